@@ -1,0 +1,1 @@
+"""The contract and what is generated from it."""

@@ -1,0 +1,105 @@
+"""The JSON form of the contract: jobs that come in and results that go out through Kafka.
+
+One set of rules turns the messages of `ocr.proto` into JSON, and the same rules, applied to the
+definitions, give the JSON Schemas (`protos/schemas.py`). They follow the protobuf JSON mapping but for
+three things made for people who read results with ordinary tools:
+
+1. A `Point` is `[x, y]`.
+2. Enum values that label a result are words in lower case (`"ok"`); error codes and priorities keep
+   their names (`"EMPTY_INPUT"`, `"BULK"`).
+3. Numbers and lists are always present; a message that is absent is `null`.
+"""
+
+import json
+from typing import Any, cast
+
+from google.protobuf import json_format
+from google.protobuf.descriptor import EnumDescriptor, FieldDescriptor
+from google.protobuf.message import Message
+
+from services.common.errors import InvalidJob
+from services.common.pb import ocr_pb2 as pb
+
+LOWER_CASE_ENUMS = frozenset({"ocr.v1.Status"})
+FLOAT_DIGITS = 7
+"""Significant digits of a 32-bit float that are worth printing; json would print 17 of a double."""
+
+
+def to_dict(message: Message) -> dict[str, Any]:
+    """The JSON form of `message` as plain Python values."""
+    return {
+        field.name: _field(message, field) for field in message.DESCRIPTOR.fields if _shown(message, field)
+    }
+
+
+def _shown(message: Message, field: FieldDescriptor) -> bool:
+    """A member of a `oneof` appears only when it is the one that is set."""
+    return field.containing_oneof is None or message.HasField(field.name)
+
+
+def _field(message: Message, field: FieldDescriptor) -> Any:
+    value = getattr(message, field.name)
+    if field.message_type is not None and field.message_type.GetOptions().map_entry:
+        return dict(sorted(value.items()))
+    if field.is_repeated:
+        return [_value(item, field) for item in value]
+    if field.message_type is not None and not message.HasField(field.name):
+        return None
+    return _value(value, field)
+
+
+def _value(value: Any, field: FieldDescriptor) -> Any:
+    if isinstance(value, pb.Point):
+        return [_number(value.x), _number(value.y)]
+    if isinstance(value, Message):
+        return to_dict(value)
+    if field.enum_type is not None:
+        return enum_word(field.enum_type, value)
+    if isinstance(value, bytes):
+        raise TypeError(f"{field.full_name}: bytes are not part of any result")
+    return _number(value) if isinstance(value, float) else value
+
+
+def _number(value: float) -> float:
+    return float(f"{value:.{FLOAT_DIGITS}g}")
+
+
+def enum_word(enum: EnumDescriptor, number: int) -> str:
+    """The word that stands for an enum value in JSON."""
+    name: str = enum.values_by_number[number].name
+    return name.lower() if enum.full_name in LOWER_CASE_ENUMS else name
+
+
+def result_to_json(result: pb.Result) -> bytes:
+    """One JSON object in UTF-8, without a line break."""
+    return json.dumps(to_dict(result), ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def job_from_json(value: bytes) -> pb.Job:
+    """Read a job; strict, since a misspelt option that is passed over is a wrong answer later.
+
+    Raises:
+        InvalidJob: not JSON, an unknown field, a wrong type, or not exactly one of `content` and `uri`.
+    """
+    try:
+        job = json_format.Parse(value.decode(), pb.Job())
+    except UnicodeDecodeError as error:
+        raise InvalidJob(f"the job is not UTF-8: {error}; send it as JSON in UTF-8") from None
+    except (json_format.ParseError, RecursionError) as error:
+        raise InvalidJob(f"the job does not follow job.schema.json: {error}") from None
+    return check_job(job)
+
+
+def check_job(job: pb.Job) -> pb.Job:
+    """The rules that both doors share.
+
+    Raises:
+        InvalidJob: no source, or an option out of range.
+    """
+    if job.WhichOneof("source") is None:
+        raise InvalidJob("the job has neither `content` nor `uri`; give exactly one")
+    if not 0 <= job.options.min_confidence <= 1:
+        raise InvalidJob(f"options.min_confidence is {job.options.min_confidence}; it must lie in 0 to 1")
+    if job.options.priority not in pb.Priority.values():
+        raise InvalidJob(f"options.priority is {job.options.priority}; known are {pb.Priority.keys()}")
+    return job
