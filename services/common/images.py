@@ -1,0 +1,443 @@
+"""Bytes of a document in, pages of pixels out; everything that can be wrong becomes a typed error.
+
+Rules of this file:
+
+- A format is decided by the first bytes alone, and only that one decoder is asked. Pillow knows some forty
+  formats; each that is not needed is a parser for strangers to attack.
+- Sizes are compared with the limits as declared, before a pixel is decoded: a bomb costs a header.
+- A page that cannot be read is that page's error. An exception that is not an `OcrError` never leaves.
+- Pages are `uint8` arrays of shape (height, width, 3), blue green red, as displayed: EXIF rotation applied,
+  transparency laid on white paper, every depth brought to 8 bits.
+"""
+
+import contextlib
+import ctypes
+import io
+import logging
+import struct
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import cv2
+import numpy as np
+import pypdfium2 as pdfium
+import pypdfium2.raw as pdfium_c
+from PIL import Image, UnidentifiedImageError, _imaging
+
+from services.common.errors import (
+    CorruptInput,
+    DocumentTooLarge,
+    EmptyInput,
+    ImageTooLarge,
+    ImageTooSmall,
+    OcrError,
+    PasswordProtected,
+    TooManyPages,
+    UnsupportedFormat,
+)
+
+Bgr = np.ndarray[Any, np.dtype[np.uint8]]
+
+READABLE = "JPEG, PNG, WebP, BMP, GIF, TIFF or PDF"
+
+# Pillow refuses by itself above twice its own limit; that stays as a second fence behind ours.
+LARGEST_MAX_PIXELS = 2 * (Image.MAX_IMAGE_PIXELS or 0)
+
+# A progressive JPEG may repeat its scans without end, each a pass over the whole image. Cameras and
+# scanners write about ten.
+MAX_JPEG_SCANS = 500
+
+
+@dataclass(frozen=True)
+class ImageLimits:
+    """What is refused. The defaults take an A4 page at 600 dpi (35 megapixels) and an A3 page at 400 (31)."""
+
+    max_bytes: int = 32 * 1024 * 1024
+    """Bytes of one document."""
+    max_pixels: int = 64_000_000
+    """Pixels of one page, as declared by its header."""
+    min_side: int = 4
+    """Pixels of the shorter side; below it no letter can be told from dust."""
+    max_pages: int = 100
+    """Pages of one document."""
+    pdf_dpi: float = 200.0
+    """Dots per inch that PDF pages are drawn with: 8 point type becomes about 22 pixels high."""
+    max_pdf_side: int = 5_000
+    """Longest side of a drawn PDF page in pixels; larger sheets are drawn with fewer dots per inch."""
+
+    def __post_init__(self) -> None:
+        """Refuse limits that make no sense, at start and not at the first document."""
+        if min(self.max_bytes, self.min_side, self.max_pages, self.max_pdf_side) < 1 or self.pdf_dpi <= 0:
+            raise ValueError(f"every limit must be positive: {self}")
+        if not self.min_side**2 <= self.max_pixels <= LARGEST_MAX_PIXELS:
+            raise ValueError(
+                f"max_pixels must be within {self.min_side**2}..{LARGEST_MAX_PIXELS}: {self.max_pixels}"
+            )
+
+
+@dataclass(frozen=True)
+class DecodedPage:
+    """One page of a document, or why it could not be read."""
+
+    number: int
+    """From 1."""
+    image: Bgr | OcrError
+
+
+def silence_decoders() -> None:
+    """Keep the decoders' remarks off stderr and out of the log.
+
+    They tell of odd metadata in callers' files, which nobody here can act on; what matters is raised.
+    Set once, because `warnings.catch_warnings` is not safe in threads.
+    """
+    warnings.filterwarnings("ignore", module=r"PIL\.")
+    warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
+    for name in ("PIL", "pypdfium2"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    _silence_libtiff()
+
+
+def _silence_libtiff() -> None:
+    """Stop libtiff writing to the process's stderr by itself, which Pillow offers no way to."""
+    library = ctypes.CDLL(_imaging.__file__)  # looks its symbols up in what Pillow was linked with
+    for setter in ("TIFFSetErrorHandler", "TIFFSetWarningHandler"):
+        with contextlib.suppress(AttributeError):  # a Pillow built without libtiff, or with a hidden one
+            getattr(library, setter)(None)
+
+
+silence_decoders()
+
+
+# -- the two ways in ------------------------------------------------------------------------------
+
+
+def decode_image(data: bytes, limits: ImageLimits) -> Bgr:
+    """The first frame or page of an image file as (height, width, 3) uint8 BGR.
+
+    Raises an `InputError` that says what is wrong. A PDF is a document, not an image: `UnsupportedFormat`.
+    """
+    kind = _accept(data, limits)
+    if kind == "PDF":
+        raise UnsupportedFormat("a PDF is read by Ocr.Recognize, not as a single image; send a rendered page")
+    with _open_image(data, kind) as opened:
+        return _decode_frame(opened, limits)
+
+
+def decode_document(data: bytes, limits: ImageLimits) -> Iterator[DecodedPage]:
+    """The pages of a document, one at a time, so that memory holds no more of them than the caller does.
+
+    What is wrong with the whole document is raised by the first `next`; what is wrong with one page is that
+    page's `image`. Blocks for as long as decoding takes; may be called from any thread, one at a time.
+    """
+    kind = _accept(data, limits)
+    if kind == "PDF":
+        yield from _pdf_pages(data, limits)
+    elif kind == "TIFF":
+        yield from _tiff_pages(data, limits)
+    else:
+        yield DecodedPage(1, decode_image(data, limits))
+
+
+# -- which format ---------------------------------------------------------------------------------
+
+
+def sniff(data: bytes) -> str | None:
+    """The format that the first bytes promise, by Pillow's name or `PDF`; None for any other."""
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return "WEBP"
+    for magic, kind in _MAGIC:
+        if data.startswith(magic):
+            return kind
+    # Readers of PDF have always allowed junk before the header, and mail gateways do add it.
+    return "PDF" if b"%PDF-" in data[:1024] else None
+
+
+_MAGIC = (
+    (b"\xff\xd8\xff", "JPEG"),
+    (b"\x89PNG\r\n\x1a\n", "PNG"),
+    (b"GIF87a", "GIF"),
+    (b"GIF89a", "GIF"),
+    (b"BM", "BMP"),
+    (b"II*\0", "TIFF"),
+    (b"MM\0*", "TIFF"),
+    (b"II+\0", "TIFF"),
+    (b"MM\0+", "TIFF"),
+)
+
+
+def _accept(data: bytes, limits: ImageLimits) -> str:
+    if not data:
+        raise EmptyInput("the document has no bytes")
+    if len(data) > limits.max_bytes:
+        raise DocumentTooLarge(
+            f"the document has {len(data)} bytes; the limit is {limits.max_bytes}"
+        )
+    kind = sniff(data)
+    if kind is None:
+        raise UnsupportedFormat(f"the document starts with {data[:8]!r}; send {READABLE}")
+    return kind
+
+
+# -- images ---------------------------------------------------------------------------------------
+
+
+def _open_image(data: bytes, kind: str) -> Image.Image:
+    if kind == "JPEG" and data.count(b"\xff\xda") > MAX_JPEG_SCANS:
+        raise CorruptInput(f"the JPEG has more than {MAX_JPEG_SCANS} scans")
+    try:
+        return Image.open(io.BytesIO(data), formats=[kind])
+    except Exception as error:
+        raise _typed(error, kind) from error
+
+
+def _decode_frame(opened: Image.Image, limits: ImageLimits) -> Bgr:
+    """The frame that `opened` stands at. Every exception of the decoder becomes an `OcrError`."""
+    try:
+        check_size(*opened.size, limits)
+        _check_tile(opened, limits)
+        opened.load()
+        return _turned(_to_bgr(opened), _orientation(opened))
+    except Exception as error:
+        raise _typed(error, opened.format or "image") from error
+
+
+def check_size(width: int, height: int, limits: ImageLimits) -> None:
+    """Raise `ImageTooLarge` or `ImageTooSmall` for a size in pixels, as declared by a header or a caller."""
+    if width * height > limits.max_pixels:
+        raise ImageTooLarge(
+            f"the page has {width} x {height} pixels; the limit is {limits.max_pixels}"
+        )
+    if min(width, height) < limits.min_side:
+        raise ImageTooSmall(
+            f"the page has {width} x {height} pixels; a side needs {limits.min_side}"
+        )
+
+
+def _check_tile(opened: Image.Image, limits: ImageLimits) -> None:
+    """A TIFF tile may declare more pixels than its image, and libtiff allocates it whole."""
+    tags = getattr(opened, "tag_v2", {})
+    width, height = tags.get(322, 0), tags.get(323, 0)  # TileWidth, TileLength
+    if not isinstance(width, int) or not isinstance(height, int) or width * height > limits.max_pixels:
+        raise ImageTooLarge(f"the TIFF declares tiles of {width} x {height} pixels")
+
+
+def _typed(error: Exception, kind: str) -> OcrError:
+    """Pillow and pdfium raise whatever their parsers ran into; all of it means damaged data."""
+    if isinstance(error, OcrError):
+        return error
+    if isinstance(error, Image.DecompressionBombError | MemoryError):
+        return ImageTooLarge(f"the {kind} declares more pixels than can be decoded")
+    if isinstance(error, UnidentifiedImageError):
+        return CorruptInput(f"the document starts like {kind}, but its header cannot be read")
+    return CorruptInput(f"the {kind} is damaged or truncated: {error or type(error).__name__}")
+
+
+def _to_bgr(image: Image.Image) -> Bgr:
+    if image.mode in ("1", "L") and not image.has_transparency_data:
+        return _from_gray(np.asarray(image.convert("L")))
+    if image.mode.startswith("I;16"):
+        return _from_gray(_to_8_bits(np.asarray(image), _bits(image)))
+    if image.mode in ("I", "F"):
+        return _from_gray(_stretched(np.asarray(image)))
+    if image.mode == "LAB":
+        return _from_lab(image)
+    packed = _on_white(image).tobytes("raw", "BGR")  # three times faster than asarray and cvtColor
+    return np.frombuffer(packed, np.uint8).reshape(image.height, image.width, 3)
+
+
+def _from_gray(gray: np.ndarray[Any, Any]) -> Bgr:
+    return np.asarray(cv2.cvtColor(gray, cv2.COLOR_GRAY2BGR), np.uint8)
+
+
+def _bits(image: Image.Image) -> int:
+    """Significant bits of a 16-bit picture: TIFF scanners also write 12."""
+    bits = getattr(image, "tag_v2", {}).get(258, (16,))  # BitsPerSample
+    return int(bits[0]) if 8 <= int(bits[0]) <= 16 else 16
+
+
+def _to_8_bits(values: np.ndarray[Any, Any], bits: int) -> Bgr:
+    scale = 255.0 / (2**bits - 1)
+    return np.asarray(np.clip(values.astype(np.float32) * scale + 0.5, 0, 255), np.uint8)
+
+
+def _stretched(values: np.ndarray[Any, Any]) -> Bgr:
+    """32-bit pictures have no agreed white: their own darkest and brightest finite values are taken."""
+    clean = np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
+    low, high = float(clean.min()), float(clean.max())
+    if high <= low:
+        return np.full(values.shape, 255, np.uint8)
+    return np.asarray((clean - low) * (255.0 / (high - low)) + 0.5, np.uint8)
+
+
+def _from_lab(image: Image.Image) -> Bgr:
+    """Pillow has no plain conversion from LAB; its bands are OpenCV's, but with a and b packed signed."""
+    lab = np.asarray(image) ^ np.array([0, 128, 128], np.uint8)
+    return np.asarray(cv2.cvtColor(lab, cv2.COLOR_LAB2BGR), np.uint8)
+
+
+def _on_white(image: Image.Image) -> Image.Image:
+    """RGB, with what is transparent shown as on white paper."""
+    if not image.has_transparency_data:
+        return image.convert("RGB")
+    rgba = (image.convert("LA") if image.mode == "La" else image).convert("RGBA")
+    paper = Image.new("RGB", rgba.size, "white")
+    paper.paste(rgba, mask=rgba.getchannel("A"))
+    return paper
+
+
+def _orientation(loaded: Image.Image) -> int:
+    """EXIF orientation 1 to 8; damaged metadata counts as upright. Pillow's `load` turned TIFF already."""
+    try:
+        return int(loaded.getexif().get(0x0112, 1))
+    except Exception:  # noqa: BLE001 metadata of strangers raises anything
+        return 1
+
+
+_TURN: dict[int, Callable[[Bgr], Any]] = {
+    2: lambda image: cv2.flip(image, 1),
+    3: lambda image: cv2.rotate(image, cv2.ROTATE_180),
+    4: lambda image: cv2.flip(image, 0),
+    5: cv2.transpose,
+    6: lambda image: cv2.rotate(image, cv2.ROTATE_90_CLOCKWISE),
+    7: lambda image: cv2.rotate(cv2.transpose(image), cv2.ROTATE_180),
+    8: lambda image: cv2.rotate(image, cv2.ROTATE_90_COUNTERCLOCKWISE),
+}
+
+
+def _turned(image: Bgr, orientation: int) -> Bgr:
+    turn = _TURN.get(orientation)
+    return image if turn is None else turn(image)
+
+
+# -- TIFF -----------------------------------------------------------------------------------------
+
+
+def _tiff_pages(data: bytes, limits: ImageLimits) -> Iterator[DecodedPage]:
+    count = count_tiff_pages(data, limits.max_pages)
+    with _open_image(data, "TIFF") as opened:
+        for index in range(max(count, 1)):
+            yield DecodedPage(index + 1, _tiff_page(opened, index, limits))
+
+
+def _tiff_page(opened: Image.Image, index: int, limits: ImageLimits) -> Bgr | OcrError:
+    try:
+        opened.seek(index)
+        return _decode_frame(opened, limits)
+    except Exception as error:  # noqa: BLE001 so do their directories
+        return _typed(error, "TIFF")
+
+
+def count_tiff_pages(data: bytes, max_pages: int) -> int:
+    """Follow the chain of page directories by their offsets alone, without believing anything in them.
+
+    The chain may be cut (it ends there) or run in circles (each directory counts once).
+    Raises `TooManyPages`.
+    """
+    order = "<" if data[:2] == b"II" else ">"
+    big = data[2:4] in (b"+\0", b"\0+")
+    at = _number(data, 8 if big else 4, order, big)
+    seen: set[int] = set()
+    while at and at not in seen:
+        seen.add(at)
+        if len(seen) > max_pages:
+            raise TooManyPages(f"the TIFF has more than {max_pages} pages, the limit; split it")
+        at = _next_directory(data, at, order, big)
+    return len(seen)
+
+
+def _next_directory(data: bytes, at: int, order: str, big: bool) -> int:
+    """A directory is its number of entries, the entries, and the offset of the next directory."""
+    field, entry = (8, 20) if big else (2, 12)
+    if at + field > len(data):
+        return 0
+    (entries,) = struct.unpack_from(order + ("Q" if big else "H"), data, at)
+    return _number(data, at + field + entries * entry, order, big)
+
+
+def _number(data: bytes, at: int, order: str, big: bool) -> int:
+    size = 8 if big else 4
+    if at + size > len(data):
+        return 0
+    return int(struct.unpack_from(order + ("Q" if big else "I"), data, at)[0])
+
+
+# -- PDF ------------------------------------------------------------------------------------------
+
+# pdfium keeps global state and is not thread-safe, not even across documents: two threads inside it crash
+# the process. Reentrant, because the garbage collector may close a document while this thread holds it.
+_PDFIUM = threading.RLock()
+
+
+def _pdf_pages(data: bytes, limits: ImageLimits) -> Iterator[DecodedPage]:
+    with _PDFIUM:
+        document = _open_pdf(data)
+    try:
+        with _PDFIUM:
+            count = len(document)
+        if count > limits.max_pages:
+            raise TooManyPages(
+                f"the PDF has {count} pages, more than the limit of {limits.max_pages}; split it"
+            )
+        for index in range(count):
+            yield DecodedPage(index + 1, _pdf_page(document, index, limits))
+    finally:
+        with _PDFIUM:
+            document.close()
+
+
+def _open_pdf(data: bytes) -> pdfium.PdfDocument:
+    try:
+        document = pdfium.PdfDocument(data)
+        document.init_forms()  # or what was typed into form fields would not be drawn
+    except pdfium.PdfiumError as error:
+        if error.err_code in (pdfium_c.FPDF_ERR_PASSWORD, pdfium_c.FPDF_ERR_SECURITY):
+            raise PasswordProtected("the PDF is encrypted; send it without a password") from error
+        raise _typed(error, "PDF") from error
+    except Exception as error:
+        raise _typed(error, "PDF") from error
+    return document
+
+
+def _pdf_page(document: pdfium.PdfDocument, index: int, limits: ImageLimits) -> Bgr | OcrError:
+    with _PDFIUM:
+        page = None
+        try:
+            page = document[index]
+            return _render(page, limits)
+        except Exception as error:  # noqa: BLE001 and their pages
+            return _typed(error, "PDF page")
+        finally:
+            if page is not None:
+                page.close()
+
+
+def _render(page: pdfium.PdfPage, limits: ImageLimits) -> Bgr:
+    width, height = page.get_size()
+    scale = pdf_scale(width, height, limits)
+    check_size(int(width * scale + 0.5), int(height * scale + 0.5), limits)
+    _check_pictures(page)
+    bitmap = page.render(scale=scale)
+    try:
+        return np.array(bitmap.to_numpy(), np.uint8, order="C")
+    finally:
+        bitmap.close()
+
+
+def pdf_scale(width: float, height: float, limits: ImageLimits) -> float:
+    """Pixels per point (1/72 inch) for a page of that size in points: as asked, less for a large sheet."""
+    if not (0 < width < float("inf") and 0 < height < float("inf")):
+        raise CorruptInput(f"the PDF page has the size {width} x {height} points")
+    by_side = limits.max_pdf_side / max(width, height)
+    by_pixels = (limits.max_pixels / (width * height)) ** 0.5 * 0.999  # sides are rounded up to whole pixels
+    return float(min(limits.pdf_dpi / 72, by_side, by_pixels))
+
+
+def _check_pictures(page: pdfium.PdfPage) -> None:
+    """A small sheet may hold a picture that decodes to gigabytes; its declared size tells."""
+    for picture in page.get_objects(filter=[pdfium_c.FPDF_PAGEOBJ_IMAGE]):
+        width, height = picture.get_px_size()
+        if width * height > LARGEST_MAX_PIXELS:
+            raise ImageTooLarge(f"the PDF page holds a picture of {width} x {height} pixels")
