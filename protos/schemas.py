@@ -27,6 +27,8 @@ _SCALARS: dict[int, dict[str, Any]] = {
     _F.TYPE_UINT32: {"type": "integer", "minimum": 0, "maximum": 2**32 - 1},
     _F.TYPE_BOOL: {"type": "boolean"},
 }
+_RANGES = {"min_confidence": {"minimum": 0, "maximum": 1}}
+"""Limits of a job that the definitions cannot express; `records.check_job` keeps them."""
 _POINT = {"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2}
 
 
@@ -88,7 +90,7 @@ class Contract:
         if field.type == _F.TYPE_ENUM:
             return {"enum": self._words(self.enums[field.type_name], field.type_name)}
         if field.type != _F.TYPE_MESSAGE:
-            return dict(_SCALARS[field.type])
+            return _SCALARS[field.type] | (_RANGES.get(field.name, {}) if job else {})
         entry = next(
             (n for n in owner.nested_type if field.type_name.endswith(f".{owner.name}.{n.name}")), None
         )

@@ -11,7 +11,7 @@ three things made for people who read results with ordinary tools:
 """
 
 import json
-from typing import Any, cast
+from typing import Any
 
 from google.protobuf import json_format
 from google.protobuf.descriptor import EnumDescriptor, FieldDescriptor

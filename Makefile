@@ -1,0 +1,50 @@
+# The commands of the project. `make demo` and `make test` need nothing but Python 3.11 or newer;
+# Java 17 and Maven let the tests use Apache Kafka itself.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+SLIPS := $(wildcard tests/data/slips/*.png tests/data/slips/*.jp*g)
+PROTO_OUTPUTS := services/common/pb protos/schemas
+
+.PHONY: setup demo test lint types protos protos-check lock clean
+
+setup: $(STAMP)
+
+$(STAMP): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; set PYTHON=/path/to/it")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+# The main job on real slips: through Kafka, with the text, where the time went, and pictures in out/demo.
+demo: setup
+	$(BIN)/ocrctl demo --out out/demo $(SLIPS)
+
+test: setup
+	$(BIN)/python -m pytest
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: setup
+	$(BIN)/mypy
+
+# Regenerates everything that is derived from protos/ocr/v1/ocr.proto.
+protos: setup
+	PYTHON=$(BIN)/python sh protos/generate.sh
+
+protos-check: protos
+	@git diff --exit-code -- $(PROTO_OUTPUTS) || { echo "generated files differ: run make protos and commit"; exit 1; }
+
+# Pins every dependency with hashes; run after a change of the dependencies in pyproject.toml.
+lock: setup
+	$(BIN)/pip-compile --quiet --upgrade --generate-hashes --allow-unsafe --strip-extras --no-header \
+	    --no-emit-index-url --no-emit-find-links --no-emit-trusted-host \
+	    --extra paddle --extra openvino --extra convert --extra local --extra dev \
+	    --output-file requirements.lock pyproject.toml
+
+clean:
+	rm -rf $(VENV) out build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

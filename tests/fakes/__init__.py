@@ -1,0 +1,1 @@
+"""Stand-ins that tests of several packages share."""

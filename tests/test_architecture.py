@@ -1,0 +1,87 @@
+"""The import rules of ARCHITECTURE.md, read from the source."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCES = sorted(
+    path.relative_to(ROOT)
+    for top in ("services", "loadgen")
+    for path in (ROOT / top).rglob("*.py")
+    if "pb" not in path.parts
+)
+SERVICES = {"detector", "recognizer", "gateway", "cli"}
+
+PURE = {
+    "services/common/batch_queue.py",
+    "services/common/errors.py",
+    "services/common/images.py",
+    "services/common/page_size.py",
+    "services/detector/preprocess.py",
+    "services/detector/postprocess.py",
+    "services/recognizer/preprocess.py",
+    "services/recognizer/decode.py",
+    "services/gateway/offsets.py",
+    "services/gateway/reading_order.py",
+    "services/gateway/crops.py",
+}
+IMPURE_MODULES = {"asyncio", "grpc", "paddle", "openvino", "kafka", "opentelemetry", "time", "socket", "subprocess"}
+
+ONLY_IN = {
+    "paddle": {"services/common/engines/paddle.py"},
+    "openvino": {"services/common/engines/openvino.py"},
+    "kafka": {"services/gateway/kafka_io.py", "services/cli/kafka_client.py"},
+    "opentelemetry.sdk": {"services/common/telemetry.py"},
+    "prometheus_client": {"services/common/telemetry.py"},
+}
+
+
+def imports(path: Path) -> set[str]:
+    """Full names of all that a module imports, wherever in it."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse((ROOT / path).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            assert node.level == 0, f"{path}: imports are absolute"
+            found |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module}
+    return found
+
+
+def within(name: str, package: str) -> bool:
+    return name == package or name.startswith(package + ".")
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=str)
+def test_no_service_imports_another_and_common_imports_none(path: Path) -> None:
+    own = path.parts[1] if path.parts[0] == "services" else None
+    forbidden = {f"services.{name}" for name in SERVICES if name != own}
+    crossing = {name for name in imports(path) for package in forbidden if within(name, package)}
+    assert crossing == set()
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=str)
+def test_an_engine_or_client_library_is_imported_in_its_one_file_only(path: Path) -> None:
+    for library, homes in ONLY_IN.items():
+        used = any(within(name, library) for name in imports(path))
+        assert not used or str(path) in homes, f"{path} imports {library}; only {sorted(homes)} may"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=str)
+def test_nothing_imports_tests_or_deploy(path: Path) -> None:
+    assert not {name for name in imports(path) if within(name, "tests") or within(name, "deploy")}
+
+
+@pytest.mark.parametrize("path", sorted(PURE))
+def test_a_pure_module_knows_no_clock_no_network_and_no_event_loop(path: str) -> None:
+    assert not {name for name in imports(Path(path)) if name.split(".")[0] in IMPURE_MODULES}
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=str)
+def test_loadgen_knows_the_contract_and_telemetry_only(path: Path) -> None:
+    if path.parts[0] == "loadgen":
+        allowed = ("services.common.pb", "services.common.telemetry", "services.common.rpc")
+        own = {name for name in imports(path) if within(name, "services")}
+        assert not {n for n in own if not any(within(n, a) or within(a, n) for a in allowed)}
