@@ -1,0 +1,1 @@
+"""Finds the lines of text on a page."""

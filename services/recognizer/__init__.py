@@ -1,0 +1,1 @@
+"""Reads lines of text."""

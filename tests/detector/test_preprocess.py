@@ -1,0 +1,79 @@
+"""Canvases are a closed set that holds every page; normalisation is exact and padding is zero."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.common.page_size import GRID, resized_size
+from services.detector.preprocess import canvas, closed_shapes, normalisation_table, stack
+
+SIDES = st.integers(1, 20_000)
+MAX_SIDES = st.integers(10, 60).map(lambda n: n * GRID)
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "expected"),
+    [
+        (960, 960, (960, 960)),
+        (960, 640, (960, 672)),
+        (32, 960, (96, 960)),
+        (640, 640, (640, 640)),
+        (672, 640, (960, 672)),
+        (32, 32, (320, 160)),
+        (192, 224, (320, 320)),
+    ],
+)
+def test_canvas_of_known_sizes(height, width, expected):
+    assert canvas(height, width, 960) == expected
+
+
+@given(SIDES, SIDES, MAX_SIDES)
+def test_every_page_has_a_canvas_of_the_closed_set_that_holds_it(height, width, max_side):
+    resized = resized_size(height, width, max_side)
+    shape = canvas(*resized, max_side)
+    assert shape in closed_shapes(max_side)
+    assert shape[0] >= resized[0]
+    assert shape[1] >= resized[1]
+
+
+@given(MAX_SIDES)
+def test_the_closed_set_is_small_and_on_the_grid(max_side):
+    shapes = closed_shapes(max_side)
+    assert len(shapes) == len(set(shapes)) <= 45
+    assert all(side % GRID == 0 and side <= max_side for shape in shapes for side in shape)
+
+
+@given(MAX_SIDES)
+def test_each_canvas_is_its_own_canvas(max_side):
+    assert all(canvas(*shape, max_side) == shape for shape in closed_shapes(max_side) if shape[0] != shape[1])
+
+
+def test_large_pages_waste_little():
+    waste = [canvas(960, width, 960)[1] - width for width in range(96, 961, GRID)]
+    assert max(waste) < 96
+
+
+def test_a_page_that_was_not_resized_is_refused():
+    with pytest.raises(ValueError, match="does not fit"):
+        canvas(992, 320, 960)
+
+
+def test_normalisation_is_that_of_paddleocr():
+    image = np.random.default_rng(0).integers(0, 256, (32, 64, 3), dtype=np.uint8)
+    batch = stack([image], (32, 64), normalisation_table(MEAN, STD))
+    slow = (image.astype(np.float64) / 255 - MEAN) / STD
+    np.testing.assert_allclose(batch[0], slow.transpose(2, 0, 1), atol=1e-6)
+
+
+def test_padding_is_zero_and_neighbours_do_not_mix():
+    rng = np.random.default_rng(1)
+    images = [rng.integers(0, 256, (h, w, 3), dtype=np.uint8) for h, w in ((32, 64), (64, 32))]
+    table = normalisation_table(MEAN, STD)
+    batch = stack(images, (96, 96), table)
+    assert batch.shape == (2, 3, 96, 96)
+    assert not batch[0, :, 32:].any()
+    assert not batch[0, :, :, 64:].any()
+    for row, image in zip(batch, images, strict=True):
+        np.testing.assert_array_equal(row, stack([image], (96, 96), table)[0])

@@ -1,0 +1,79 @@
+"""The padded width is a pure, rising function of the line's proportions; padding is zero."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.common.errors import ImageTooSmall
+from services.recognizer.preprocess import HEIGHT, WIDTH_LADDER, content_width, padded_width, resize, stack
+
+SIDES = st.integers(2, 6000)
+
+
+def line(height, width, seed=0):
+    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "content", "padded"),
+    [
+        (48, 160, 160, 160),
+        (48, 161, 161, 240),
+        (32, 100, 150, 160),
+        (10, 67, 322, 480),
+        (48, 3200, 3200, 3200),
+        (48, 9000, 3200, 3200),
+        (100, 2, 1, 160),
+    ],
+)
+def test_widths_of_known_lines(height, width, content, padded):
+    assert content_width(height, width) == content
+    assert padded_width(content) == padded
+
+
+@given(SIDES, SIDES)
+def test_the_padded_width_is_a_rung_that_holds_the_line(height, width):
+    content = content_width(height, width)
+    assert 1 <= content <= padded_width(content)
+    assert padded_width(content) in WIDTH_LADDER
+
+
+@given(SIDES, SIDES, SIDES)
+def test_a_wider_line_has_no_narrower_rung(height, width, other):
+    narrow, wide = sorted((width, other))
+    assert padded_width(content_width(height, narrow)) <= padded_width(content_width(height, wide))
+
+
+@given(st.integers(2, 90), st.integers(2, 400))
+def test_resizing_keeps_proportions_and_is_done_once(height, width):
+    once = resize(line(height, width))
+    assert once.shape == (HEIGHT, content_width(height, width), 3)
+    assert resize(once) is once
+
+
+def test_a_line_wider_than_the_ladder_is_squeezed_to_it():
+    assert resize(line(10, 900), (160, 320)).shape == (HEIGHT, 320, 3)
+
+
+@pytest.mark.parametrize("size", [(1, 50), (50, 1), (1, 1)])
+def test_a_line_too_thin_for_text_is_refused(size):
+    with pytest.raises(ImageTooSmall, match=f"{size[1]}x{size[0]}"):
+        resize(line(*size))
+
+
+def test_values_are_those_of_paddleocr_and_the_padding_is_zero():
+    lines = [resize(line(48, 100)), resize(line(48, 160, seed=1))]
+    batch = stack(lines, 160)
+    assert batch.shape == (2, 3, HEIGHT, 160)
+    assert batch.dtype == np.float32
+    slow = (lines[0].astype(np.float64) / 255 - 0.5) / 0.5
+    np.testing.assert_allclose(batch[0, :, :, :100], slow.transpose(2, 0, 1), atol=1e-6)
+    assert not batch[0, :, :, 100:].any()
+
+
+def test_a_line_looks_the_same_alone_and_among_others():
+    lines = [resize(line(48, width, seed=width)) for width in (20, 90, 160)]
+    together = stack(lines, 160)
+    for row, one in zip(together, lines, strict=True):
+        np.testing.assert_array_equal(row, stack([one], 160)[0])
