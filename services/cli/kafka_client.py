@@ -1,0 +1,258 @@
+"""The command's own small Kafka client: sends documents, and waits for what is said about them.
+
+It reads without a consumer group, by explicit assignment from positions taken before the first document is
+sent, so that it disturbs nobody's offsets and misses no answer. A broker may report an end that is too low (the
+embedded one does); then older records are read as well, and are told apart by their key, the job id.
+"""
+
+import contextlib
+import logging
+import secrets
+import socket
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from services.cli import answers, documents
+from services.cli.errors import CliError, Unreachable
+from services.cli.formats import failure
+from services.cli.state import Address
+from services.common import telemetry
+from services.common.pb import ocr_pb2 as pb
+
+MAX_MESSAGE_BYTES = 64 << 20  # as the largest gRPC message
+UNACKNOWLEDGED = 16  # documents on their way to the broker, which are also those held in memory
+CONNECT_TIMEOUT_S = 5.0
+QUIET_S = 1.0  # without a record for so long a topic counts as read to its end
+POLL_MS = 200
+
+
+@dataclass(frozen=True)
+class Topics:
+    """Names of the three topics."""
+
+    jobs: str = "ocr.jobs"
+    results: str = "ocr.results"
+    dead_letters: str = "ocr.jobs.dlq"
+
+
+def new_job_id() -> str:
+    """A name that nobody else has."""
+    return secrets.token_hex(12)
+
+
+class Kafka:
+    """Connections to the broker, made when needed. Not thread-safe: kafka-python's consumer is not."""
+
+    def __init__(self, address: Address, topics: Topics) -> None:
+        self._address = address
+        self._topics = topics
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> "Kafka":
+        logging.getLogger("kafka").setLevel(logging.CRITICAL)  # what matters is raised, and said in our words
+        require_broker(self._address)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    # -- sending
+
+    def submit(self, files: Sequence[Path], job_ids: Sequence[str]) -> Iterator[tuple[int, pb.Result | None]]:
+        """Send each file; yields its number, with a failure where it could not be read or was not taken.
+
+        Yields None only after the broker has acknowledged the document.
+        """
+        producer = self._producer()
+        waiting: list[tuple[int, Any]] = []
+        for index, path in enumerate(files):
+            try:
+                waiting.append((index, self._send(producer, path, job_ids[index])))
+            except OSError as error:
+                yield index, failure(str(path), job_ids[index], "URI_UNREADABLE", f"{path}: {error.strerror}")
+            if len(waiting) >= UNACKNOWLEDGED:
+                yield self._acknowledged(waiting.pop(0), files, job_ids)
+        for sent in waiting:
+            yield self._acknowledged(sent, files, job_ids)
+
+    def _send(self, producer: Any, path: Path, job_id: str) -> Any:
+        from kafka.errors import KafkaError
+
+        headers = [
+            ("content-type", documents.content_type(path).encode()),
+            ("file", str(path).encode()),
+            *trace_headers(),
+        ]
+        try:
+            return producer.send(self._topics.jobs, path.read_bytes(), job_id.encode(), headers)
+        except KafkaError as error:
+            return error
+
+    def _acknowledged(
+        self, sent: tuple[int, Any], files: Sequence[Path], job_ids: Sequence[str]
+    ) -> tuple[int, pb.Result | None]:
+        from kafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
+
+        index, outcome = sent
+        try:
+            if isinstance(outcome, KafkaError):
+                raise outcome
+            outcome.get(timeout=30)
+        except (MessageSizeTooLargeError, RecordListTooLargeError):
+            why = f"{files[index]} is too large for topic {self._topics.jobs}; use `ocrctl recognize`"
+            return index, failure(str(files[index]), job_ids[index], "DOCUMENT_TOO_LARGE", why)
+        except KafkaError as error:
+            where = f"The broker at {self._address.target}"
+            raise Unreachable(f"{where} did not take {files[index]}: {error}.") from None
+        return index, None
+
+    def _producer(self) -> Any:
+        from kafka import KafkaProducer
+
+        producer = KafkaProducer(
+            **self._connection(), max_request_size=MAX_MESSAGE_BYTES, max_block_ms=10_000, delivery_timeout_ms=30_000,
+            request_timeout_ms=20_000,
+        )  # fmt: skip
+        self._stack.callback(producer.close, timeout=5)
+        return producer
+
+    def _connection(self) -> dict[str, Any]:
+        return {
+            "bootstrap_servers": self._address.target.split(","),
+            "client_id": "ocrctl",
+            "metrics_enabled": False,
+        }
+
+    # -- reading
+
+    def listen(self, *, from_beginning: bool) -> "Answers":
+        """Stand at the end (or the beginning) of results and dead letters."""
+        from kafka import KafkaConsumer, TopicPartition
+
+        consumer = KafkaConsumer(
+            **self._connection(), group_id=None, enable_auto_commit=False, fetch_max_wait_ms=100,
+            max_partition_fetch_bytes=MAX_MESSAGE_BYTES,
+        )  # fmt: skip
+        self._stack.callback(consumer.close)
+        partitions = [
+            TopicPartition(topic, number)
+            for topic in (self._topics.results, self._topics.dead_letters)
+            for number in self._partitions(consumer, topic)
+        ]
+        consumer.assign(partitions)
+        start = consumer.beginning_offsets(partitions) if from_beginning else consumer.end_offsets(partitions)
+        for partition, offset in start.items():
+            consumer.seek(partition, offset)
+        return Answers(consumer, self._topics)
+
+    def _partitions(self, consumer: Any, topic: str) -> Iterable[int]:
+        found = consumer.partitions_for_topic(topic)
+        if not found:
+            raise CliError(
+                f"The broker at {self._address.target} has no topic {topic}: "
+                "create it, or let `ocrctl up --kafka HOST:PORT` do so."
+            )
+        numbers: Iterable[int] = sorted(found)
+        return numbers
+
+
+class Answers:
+    """Results and dead letters as they come, both as results."""
+
+    def __init__(self, consumer: Any, topics: Topics) -> None:
+        self._consumer = consumer
+        self._topics = topics
+
+    def poll(self) -> list[pb.Result]:
+        """What has come; waits a moment when there is nothing."""
+        batches = self._consumer.poll(timeout_ms=POLL_MS)
+        return [self._read(record) for records in batches.values() for record in records]
+
+    def _read(self, record: Any) -> pb.Result:
+        headers = dict(record.headers or ())
+        key = (record.key or b"").decode(errors="replace")
+        if record.topic == self._topics.dead_letters:
+            return answers.dead_letter(key, headers)
+        return answers.result_from(record.value or b"", key, headers)
+
+
+def submit_and_wait(
+    kafka: Kafka, files: Sequence[Path], job_ids: Sequence[str], *, timeout_s: float
+) -> Iterator[tuple[int, pb.Result]]:
+    """Each file's number and result, as they come. After `timeout_s` without an answer the rest has failed."""
+    heard_from = kafka.listen(from_beginning=False)
+    awaited = {job_id: index for index, job_id in enumerate(job_ids)}
+    for index, refused in kafka.submit(files, job_ids):
+        if refused is not None:
+            del awaited[job_ids[index]]
+            yield index, refused
+    heard = time.monotonic()
+    while awaited and time.monotonic() - heard < timeout_s:
+        for result in heard_from.poll():
+            if (number := awaited.pop(result.job_id, None)) is not None:
+                heard = time.monotonic()
+                result.file = str(files[number])
+                yield number, result
+    for job_id, index in awaited.items():
+        why = f"no result within {timeout_s:g} s; is a gateway running? `ocrctl results` shows late ones"
+        yield index, failure(str(files[index]), job_id, "DEADLINE_EXCEEDED", why)
+
+
+def all_answers(kafka: Kafka, *, follow: bool, from_beginning: bool) -> Iterator[pb.Result]:
+    """What the topics hold, or what comes from now on; without `follow` it ends with what is there."""
+    heard_from = kafka.listen(from_beginning=from_beginning or not follow)
+    heard = time.monotonic()
+    while follow or time.monotonic() - heard < QUIET_S:
+        for result in heard_from.poll():
+            heard = time.monotonic()
+            yield result
+
+
+def trace_headers() -> list[tuple[str, bytes]]:
+    """The current trace; a new one where none is recorded here, so that all logs carry one id."""
+    current = telemetry.inject_headers()
+    if any(name == "traceparent" for name, _ in current):
+        return current
+    return [("traceparent", f"00-{secrets.token_hex(16)}-{secrets.token_hex(8)}-01".encode())]
+
+
+# -- broker and topics
+
+
+def require_broker(address: Address) -> None:
+    """Raise `Unreachable` when nobody listens; kafka-python by itself would try for much longer."""
+    for target in address.target.split(","):
+        host, _, port = target.strip().rpartition(":")
+        with contextlib.suppress(OSError, ValueError):
+            socket.create_connection((host, int(port)), CONNECT_TIMEOUT_S).close()
+            return
+    raise Unreachable(
+        f"No Kafka broker answers at {address.target} (from {address.origin}): start one with `ocrctl up`, "
+        "or say where it is with --kafka HOST:PORT or OCR_KAFKA."
+    )
+
+
+def create_topics(address: Address, topics: Topics, *, partitions: int) -> list[str]:
+    """Create those of the topics that are missing; returns their names."""
+    from kafka.admin import KafkaAdminClient, NewTopic
+    from kafka.errors import KafkaError, TopicAlreadyExistsError
+
+    require_broker(address)
+    admin = KafkaAdminClient(
+        bootstrap_servers=address.target.split(","), client_id="ocrctl", metrics_enabled=False
+    )
+    try:
+        missing = sorted({topics.jobs, topics.results, topics.dead_letters} - set(admin.list_topics()))
+        sizes = {"max.message.bytes": str(MAX_MESSAGE_BYTES)}
+        wanted = [NewTopic(name, partitions, 1, topic_configs=sizes) for name in missing]
+        if wanted:
+            with contextlib.suppress(TopicAlreadyExistsError):  # somebody else was faster
+                admin.create_topics(wanted)
+    except KafkaError as error:
+        raise CliError(f"The broker at {address.target} did not create the topics: {error}.") from None
+    finally:
+        admin.close()
+    return missing
