@@ -12,7 +12,7 @@ import os
 import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol, TypeAlias, cast
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -39,6 +39,8 @@ from services.common.settings import ServerSettings
 from services.common.telemetry import METRICS, tracer
 
 log = logging.getLogger(__name__)
+
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 ERROR_CODE_KEY = "ocr-error-code"
 LIVENESS = "liveness"
@@ -95,7 +97,7 @@ def status_of(error: OcrError) -> grpc.StatusCode:
     return next(status for kind, status in _STATUS if isinstance(error, kind))
 
 
-async def abort(context: grpc.aio.ServicerContext[Any, Any], error: OcrError) -> NoReturn:
+async def abort(context: Context, error: OcrError) -> NoReturn:
     """End the call with the status of `error` and its code in the trailing metadata."""
     await context.abort(status_of(error), str(error), ((ERROR_CODE_KEY, error.code),))
     raise AssertionError("abort returned: this is a bug in grpc")
@@ -112,7 +114,7 @@ def error_from(failed: grpc.aio.AioRpcError) -> OcrError:
     return _ERROR.get(failed.code(), Internal)(f"{failed.code().name}: {details}")
 
 
-def deadline_of(context: grpc.aio.ServicerContext[Any, Any]) -> float | None:
+def deadline_of(context: Context) -> float | None:
     """The caller's deadline on the monotonic clock, in seconds; None when there is none."""
     remaining = context.time_remaining()
     # gRPC gives a time in the far future when the caller set no deadline.
@@ -148,14 +150,16 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
     async def intercept_service(
         self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any]]],
+        continuation: "Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any] | None]]",
         handler_call_details: grpc.HandlerCallDetails,
-    ) -> grpc.RpcMethodHandler[Any, Any]:
+    ) -> "grpc.RpcMethodHandler[Any, Any]":
         """Wrap the handlers of our own services; health and reflection stay as they are."""
         handler = await continuation(handler_call_details)
         method = handler_call_details.method
         if handler is None or not method.startswith(_TRACED):
-            return handler
+            return cast(
+                "grpc.RpcMethodHandler[Any, Any]", handler
+            )  # None, for an unknown method, is wanted too
         coders = {
             "request_deserializer": handler.request_deserializer,
             "response_serializer": handler.response_serializer,
@@ -168,7 +172,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
 
 def _unary(inner: Any, method: str) -> Any:
-    async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+    async def call(request: Any, context: Context) -> Any:
         async with _served(method, context):
             return await inner(request, context)
 
@@ -176,7 +180,7 @@ def _unary(inner: Any, method: str) -> Any:
 
 
 def _stream(inner: Any, method: str) -> Any:
-    async def call(requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
+    async def call(requests: Any, context: Context) -> AsyncIterator[Any]:
         async with _served(method, context):
             async for answer in inner(requests, context):
                 yield answer
@@ -185,7 +189,7 @@ def _stream(inner: Any, method: str) -> Any:
 
 
 @contextlib.asynccontextmanager
-async def _served(method: str, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[None]:
+async def _served(method: str, context: Context) -> AsyncIterator[None]:
     start = time.monotonic()
     code = "OK"
     parent = telemetry.extract(context.invocation_metadata() or ())

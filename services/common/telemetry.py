@@ -239,7 +239,7 @@ def extract(pairs: Iterable[tuple[str, str | bytes]]) -> Context:
 
 @dataclass(frozen=True)
 class Rider:
-    """What a queued item carries for telemetry: its request's span, if one is recorded, and its true pixels."""
+    """What a queued item carries for telemetry: its request's span, if recorded, and its true pixels."""
 
     span: SpanContext | None
     valid_pixels: int
@@ -290,7 +290,7 @@ class BatchTelemetry:
         run = end - int(facts.model_ms * 1e6)
         start = run - int(facts.prepare_ms * 1e6)
         queued = start - int(max(facts.queue_ms) * 1e6)
-        attributes = {
+        attributes: dict[str, str | int] = {
             "ocr.batch.size": facts.size,
             "ocr.batch.shape": str(facts.shape),
             "ocr.batch.reason": facts.reason,

@@ -37,16 +37,16 @@ def full_result() -> pb.Result:
 def test_a_result_reads_as_documented() -> None:
     read = json.loads(records.result_to_json(full_result()))
     assert read["status"] == "partial"
-    assert read["lines"] == [
-        {"text": "金額", "confidence": 0.987654, "points": [[1.5, 2.0]] * 4, "page": 1}
-    ]
+    assert read["lines"] == [{"text": "金額", "confidence": 0.987654, "points": [[1.5, 2.0]] * 4, "page": 1}]
     assert read["error"] is None
     assert read["pages"][1]["error"] == {"code": "CORRUPT_INPUT", "message": "cut"}
     assert read["detector"]["settings"] == {"a": "1", "b": "2"}
     assert read["recognizer"] is None
 
 
-@pytest.mark.parametrize("result", [full_result(), pb.Result(), pb.Result(status=pb.FAILED, error=pb.Error())])
+@pytest.mark.parametrize(
+    "result", [full_result(), pb.Result(), pb.Result(status=pb.FAILED, error=pb.Error())]
+)
 def test_every_result_follows_its_schema(result) -> None:
     jsonschema.validate(json.loads(records.result_to_json(result)), schema("result"))
 

@@ -51,7 +51,7 @@ def test_a_call_is_answered_and_counted(echo, channel) -> None:
     assert detect(channel, 1).lines[0].score == 0.5
     with urllib.request.urlopen(f"http://127.0.0.1:{echo.metrics_port}/metrics") as page:
         text = page.read().decode()
-    assert 'rpc_server_call_duration_seconds_count' in text
+    assert "rpc_server_call_duration_seconds_count" in text
     assert 'rpc_method="ocr.v1.Detector/Detect"' in text
 
 
@@ -63,7 +63,9 @@ def test_bad_input_ends_with_its_status_its_words_and_its_code(channel) -> None:
     assert isinstance(rpc.error_from(caught.value), errors.CorruptInput)
 
 
-def test_a_defect_is_internal_and_tells_the_caller_no_secret_while_the_log_has_the_trace(echo, channel) -> None:
+def test_a_defect_is_internal_and_tells_the_caller_no_secret_while_the_log_has_the_trace(
+    echo, channel
+) -> None:
     with pytest.raises(grpc.RpcError) as caught:
         detect(channel, 3)
     assert caught.value.code() is grpc.StatusCode.INTERNAL
