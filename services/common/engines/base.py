@@ -1,0 +1,226 @@
+"""What an engine is: arrays in, arrays out, one model, one thread.
+
+An engine runs inside the predictor process (`predictor.py`), which loads it by `create_engine`. The three
+that come along are chosen by name; any other is named by the path of its factory, `package.module:factory`,
+a callable that takes an `EngineSpec` and returns an `Engine`. That is the whole extension point.
+
+The contract, kept by one set of tests over all engines:
+
+* `run` takes a float32 batch (N, 3, H, W) and returns one or more arrays whose first axis is N.
+* Any shape works; those in `EngineSpec.shapes` are met once before the service is ready and are fast.
+* The answer for an item depends on that item alone, up to 1e-5, among batches of equal height and width.
+* Returned arrays may be overwritten by the next `run`: copy what has to last.
+* Anything raised by `run` is the failure of that batch; the engine stays usable.
+"""
+
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from services.common.models import MODEL_SETS, ModelFiles, SetupError
+
+Batch = NDArray[np.float32]
+Outputs = tuple[NDArray[Any], ...]
+Shape = tuple[int, int, int, int]
+"""(N, 3, H, W)"""
+
+
+class EngineUnavailable(SetupError):
+    """The engine cannot run the model here: not installed, no such device, or a format it cannot read."""
+
+
+class Head(StrEnum):
+    """What of the model's output leaves the engine.
+
+    RAW: the array as the model gives it: a detector's probability map (N, 1, H, W), a recognizer's
+    probabilities (N, T, classes).
+    CTC: of each step of a recognizer the most probable class, int32 (N, T), and its probability, float32
+    (N, T). That is all a greedy decoder needs, and a thousandth of the bytes.
+    """
+
+    RAW = "raw"
+    CTC = "ctc"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuOptions:
+    """How Paddle uses a GPU. `memory_pool_mb` is reserved at start and grows when it must.
+
+    `fp16` halves memory and is faster on tensor cores, at other digits. `tensorrt` compiles the graph for
+    the shapes of the closed set, at start; `tensorrt_cache` keeps what was compiled for the next start.
+    """
+
+    memory_pool_mb: int = 500
+    fp16: bool = False
+    tensorrt: bool = False
+    tensorrt_workspace_mb: int = 1024
+    tensorrt_min_subgraph_size: int = 3
+    tensorrt_cache: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulatedCost:
+    """What a batch costs on the simulated engine: `fixed_ms + ms_per_megapixel * megapixels` of the batch."""
+
+    fixed_ms: float = 2.0
+    ms_per_megapixel: float = 20.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineSpec:
+    """All that a predictor process has to know. Travels by pickle.
+
+    `engine` is a name or `package.module:factory`. `model` is None only for engines without one.
+    `device` is `cpu` or `gpu:N`. `threads` 0 leaves the number to the engine. `shapes` is the closed set.
+    """
+
+    engine: str
+    model: ModelFiles | None
+    head: Head
+    device: str = "cpu"
+    threads: int = 0
+    shapes: tuple[Shape, ...] = ()
+    gpu: GpuOptions = field(default_factory=GpuOptions)
+    simulated: SimulatedCost = field(default_factory=SimulatedCost)
+
+
+class Engine(Protocol):
+    """A loaded model. `name` and `version` go into every result."""
+
+    @property
+    def name(self) -> str:
+        """The engine's name, as it stands in results."""
+
+    @property
+    def version(self) -> str:
+        """The version of the library that does the work."""
+
+    def run(self, batch: Batch) -> Outputs:
+        """Run one batch; see the contract above. Raises `ValueError` for a wrong type or rank."""
+
+
+# ---------------------------------------------------------------- choose and create
+
+ENGINES: dict[str, str] = {
+    "paddle": "services.common.engines.paddle:create",
+    "openvino": "services.common.engines.openvino:create",
+    "simulated": "services.common.engines.simulated:create",
+}
+"""Engines by name, and the factory of each."""
+
+_DISTRIBUTIONS = {"paddle": ("paddlepaddle-gpu", "paddlepaddle"), "openvino": ("openvino",)}
+
+
+def create_engine(spec: EngineSpec) -> Engine:
+    """Load the engine and the model. Slow, and heavy on imports: called in the predictor process only.
+
+    Raises `EngineUnavailable`.
+    """
+    path = ENGINES.get(spec.engine, spec.engine)
+    module, _, factory = path.partition(":")
+    if not factory:
+        raise EngineUnavailable(
+            f"no engine is called {spec.engine!r};"
+            f" there are auto, {', '.join(ENGINES)} and package.module:factory"
+        )
+    try:
+        create: Callable[[EngineSpec], Engine] = getattr(importlib.import_module(module), factory)
+    except (ImportError, AttributeError) as error:
+        raise EngineUnavailable(f"engine {spec.engine!r} cannot be loaded: {error}") from error
+    return create(spec)
+
+
+def choose_engine(name: str = "auto", device: str = "auto") -> str:
+    """What `auto` means here: with a GPU paddle, else openvino where installed, else paddle.
+
+    Any other name is given back as it is. Imports no engine. Raises `EngineUnavailable` if there is none.
+    """
+    if name != "auto":
+        return name
+    if choose_device(device) != "cpu":
+        return "paddle"
+    for engine in ("openvino", "paddle"):
+        if installed_version(engine):
+            return engine
+    raise EngineUnavailable("no engine is installed; install one: pip install 'ocr-serving[openvino]'")
+
+
+def choose_device(device: str = "auto") -> str:
+    """What `auto` means here: `gpu:0` if Paddle was installed for GPUs and there is one, else `cpu`."""
+    if device != "auto":
+        return device
+    return "gpu:0" if _version("paddlepaddle-gpu") and Path("/dev/nvidia0").exists() else "cpu"
+
+
+def installed_version(engine: str) -> str | None:
+    """The version of the library behind an engine, None if it is not installed. Imports nothing."""
+    if engine == "simulated":
+        return "1"
+    return next((found for name in _DISTRIBUTIONS.get(engine, ()) if (found := _version(name))), None)
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+# ---------------------------------------------------------------- for those who write an engine
+
+
+def import_library(module: str, engine: str) -> Any:
+    """The library of an engine, as `Any`: none of them has types. Raises `EngineUnavailable`."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise EngineUnavailable(
+            f"engine {engine} cannot be loaded ({error}); install it: pip install 'ocr-serving[{engine}]'"
+        ) from error
+
+
+def model_of(spec: EngineSpec) -> ModelFiles:
+    """The model of a spec whose engine cannot do without one. Raises `EngineUnavailable`."""
+    if spec.model is None:
+        raise EngineUnavailable(f"engine {spec.engine} needs a model; give one of {', '.join(MODEL_SETS)}")
+    return spec.model
+
+
+def sets_for(engine: str) -> str:
+    """The named sets that an engine can run, for messages."""
+    return ", ".join(name for name, found in MODEL_SETS.items() if engine in found.engines)
+
+
+def check_batch(batch: Batch) -> None:
+    """Refuse what is not a float32 batch (N, 3, H, W) with N >= 1. Raises `ValueError`."""
+    if batch.dtype != np.float32:
+        raise ValueError(f"a batch is float32, this one is {batch.dtype}")
+    if batch.ndim != 4 or batch.shape[1] != 3 or 0 in batch.shape:
+        raise ValueError(f"a batch is (N, 3, height, width) and not empty, this one is {batch.shape}")
+
+
+def check_classes(classes: int, model: ModelFiles) -> None:
+    """Refuse a dictionary that does not belong to the model: every later text would be wrong.
+
+    The space at the end of a charset may be a class that the model does not have. Raises `EngineUnavailable`.
+    """
+    known = len(model.charset)
+    if classes not in (known, known - 1):
+        raise EngineUnavailable(
+            f"{model.model} tells {classes} classes apart, its dictionary has {known}:"
+            " it belongs to another model"
+        )
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
