@@ -9,6 +9,10 @@ name, whether trying again can help, and whose fault it is: `InputError` is the 
 from typing import ClassVar
 
 
+class SetupError(Exception):
+    """Something the operator has to put right before a process can start; `str(error)` says how."""
+
+
 class OcrError(Exception):
     """Base of all errors that a caller may see; `str(error)` is written for that caller."""
 

@@ -32,6 +32,7 @@ from services.common.errors import (
     InvalidJob,
     OcrError,
     Overloaded,
+    SetupError,
     ShuttingDown,
     Unavailable,
 )
@@ -40,6 +41,7 @@ from services.common.telemetry import METRICS, tracer
 
 log = logging.getLogger(__name__)
 
+_Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 ERROR_CODE_KEY = "ocr-error-code"
@@ -150,9 +152,9 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
     async def intercept_service(
         self,
-        continuation: "Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any] | None]]",
+        continuation: "Callable[[grpc.HandlerCallDetails], Awaitable[_Handler | None]]",
         handler_call_details: grpc.HandlerCallDetails,
-    ) -> "grpc.RpcMethodHandler[Any, Any]":
+    ) -> "_Handler":
         """Wrap the handlers of our own services; health and reflection stay as they are."""
         handler = await continuation(handler_call_details)
         method = handler_call_details.method
@@ -308,7 +310,7 @@ async def _serve(
     try:
         await _until(stop, service.start())
         await _until(stop, state.watch())
-    except OcrError as error:
+    except (OcrError, SetupError) as error:
         log.error("cannot start: %s", error)  # noqa: TRY400  # written for the operator, a trace adds nothing
         status = 1
     await state.drain()

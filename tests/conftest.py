@@ -1,0 +1,28 @@
+"""Fixtures for all tests: model sets fetched once, real slips, no telemetry unless a test asks."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+SLIPS = Path(__file__).parent / "data" / "slips"
+
+
+def pytest_configure() -> None:
+    """A developer's own collector must not receive the spans of tests."""
+    for name in [name for name in os.environ if name.startswith(("OTEL_", "OCR_")) and name != "OCR_MODELS_DIR"]:
+        del os.environ[name]
+
+
+@pytest.fixture(scope="session")
+def slips() -> dict[str, Path]:
+    """Real slips by file name."""
+    return {path.name: path for path in sorted(SLIPS.iterdir()) if path.suffix in {".png", ".jpg", ".jpeg"}}
+
+
+@pytest.fixture(scope="session")
+def expected() -> dict[str, list[str]]:
+    """Strings that stand on each slip, by file name."""
+    lines = (SLIPS / "expected.jsonl").read_text(encoding="utf-8").splitlines()
+    return {row["file"]: row["strings"] for row in map(json.loads, lines)}
