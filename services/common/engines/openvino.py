@@ -6,6 +6,8 @@ One engine is one stream: more work at once means more predictor processes.
 
 import hashlib
 import os
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,6 @@ from services.common.engines.base import (
     check_classes,
     import_library,
     model_of,
-    sets_for,
 )
 from services.common.models import ModelFiles, default_cache
 
@@ -113,16 +114,32 @@ def _source_hash(model: ModelFiles) -> str:
     return hashlib.sha256(model.model.read_bytes() + model.sha256.encode()).hexdigest()
 
 
+_CONVERSION = (
+    "import sys, paddle2onnx\n"
+    "graph, weights, target = sys.argv[1:]\n"
+    # Its optimizers install further packages by themselves; OpenVINO optimizes anyway.
+    "paddle2onnx.export(graph, weights, target, opset_version=14, optimize_tool='none')\n"
+)
+
+
 def _convert(model: ModelFiles, target: Path) -> None:
-    """Convert in a folder aside and move the result into place, so that nobody reads half a file."""
-    try:
-        paddle2onnx = import_library("paddle2onnx", "convert")
-    except EngineUnavailable as error:
-        raise EngineUnavailable(
-            f"engine openvino reads {model.model.name} only after a conversion: {error};"
-            f" or use a set that it reads directly: {sets_for('openvino')}"
-        ) from error
+    """Convert in a process of its own, which needs paddle, and in a folder aside.
+
+    The result is moved into place, so that nobody ever reads half a file.
+    """
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".convert-") as scratch:
         fresh = Path(scratch) / target.name
-        paddle2onnx.export(str(model.model), str(model.params), str(fresh), opset_version=14, verbose=False)
+        command = [sys.executable, "-P", "-c", _CONVERSION, str(model.model), str(model.params), str(fresh)]
+        run = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        if run.returncode or not fresh.is_file():
+            raise EngineUnavailable(_why_not_converted(model, run.stderr))
         fresh.replace(target)
+
+
+def _why_not_converted(model: ModelFiles, output: str) -> str:
+    reason = (output.strip().splitlines() or ["no reason given"])[-1]
+    return (
+        f"engine openvino reads {model.model} only once it is converted to ONNX, and that failed: {reason};"
+        " conversion needs pip install 'ocr-serving[convert,paddle]';"
+        " or use engine paddle, or a set in another format: ppocr-v6-small"
+    )
