@@ -1,0 +1,83 @@
+"""What passes between a batcher, those who submit to it, the runner that it feeds, and who watches it."""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, Protocol, TypeVar
+
+from services.common.batch_queue import Priority, Reason
+from services.common.errors import OcrError
+
+Item = TypeVar("Item")
+ItemIn = TypeVar("ItemIn", contravariant=True)
+OutputOut = TypeVar("OutputOut", covariant=True)
+
+
+@dataclass(frozen=True)
+class RunOutput(Generic[OutputOut]):
+    """What a runner made of a batch: an output or an error for each item, in order."""
+
+    outputs: Sequence[OutputOut | OcrError]
+    model_ms: float
+
+
+class BatchRunner(Protocol[ItemIn, OutputOut]):
+    """Runs batches of items of one shape. An exception fails every item of the batch, and no other."""
+
+    async def prepare(self, items: Sequence[ItemIn]) -> Any:
+        """What `run` needs; done while other batches run, up to `concurrency` + 1 at a time."""
+
+    async def run(self, prepared: Any) -> RunOutput[OutputOut]:
+        """The outputs of one prepared batch; called for at most `concurrency` batches at a time."""
+
+
+@dataclass(frozen=True)
+class BatchFacts:
+    """A batch that has ended, for telemetry. The tuples have one element for each item, in order."""
+
+    batch_id: int
+    shape: Hashable
+    size: int
+    pixels: int
+    reason: Reason
+    queue_ms: tuple[float, ...]
+    """From arrival to the run, less `prepare_ms`: in the queue, and prepared but without a free predictor."""
+    prepare_ms: float
+    model_ms: float
+    contexts: tuple[object, ...]
+    priorities: tuple[Priority, ...]
+    error: str | None
+    """Why the batch failed as a whole; None when its items were answered one by one."""
+
+
+class BatchObserver(Protocol):
+    """Is told what happens; what it raises is logged and changes nothing."""
+
+    def on_batch(self, facts: BatchFacts) -> None:
+        """A batch has ended, well or not."""
+
+    def on_drop(self, kind: Literal["expired", "cancelled"], count: int) -> None:
+        """Items left the queue before they cost anything."""
+
+    def on_refuse(self, count: int) -> None:
+        """Items were refused at the door."""
+
+
+@dataclass(frozen=True)
+class Request(Generic[Item]):
+    """One of the items of `submit_all`; `context` comes back in the facts of its batch."""
+
+    item: Item
+    shape: Hashable
+    pixels: int
+    context: object = None
+
+
+@dataclass(frozen=True)
+class Completed(Generic[OutputOut]):
+    """The output of one item, and where its time went."""
+
+    output: OutputOut
+    queue_ms: float
+    model_ms: float
+    batch_size: int
+    batch_id: int

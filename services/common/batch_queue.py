@@ -1,0 +1,299 @@
+"""What should run next: waiting items in, batches out. Pure: no clock, no I/O, no asyncio; told the time.
+
+Rules of this file: all times are seconds of one monotonic clock, given by the caller and never going
+back. Every item that was added leaves exactly once: in a batch, from `remove`, `expire` or `clear`.
+
+The theory
+----------
+**Batch invariance.** The same line must give the same text, alone or among others, or a disputed slip
+cannot be run again. The recognition models have global attention: a line padded to the width of a long
+neighbour can read differently (measured: a third of all lines at twice their width). At equal width the
+neighbours do not matter. So an item's shape is decided before it gets here, from the item alone, and a
+batch holds **equal shapes only**. That is the whole guarantee, and it costs only this: each shape fills
+its own batches. A mask cannot replace it. The models take no mask, so what leaks from padding into a
+line's columns inside attention cannot be undone outside; a mask can cut decoding and weigh confidence,
+no more.
+
+**When a batch is due.** Full: no further item would fit, by size or by pixels. Delay: its oldest item
+has waited `max_queue_delay_ms`. Closing: nothing more will come to fill it. An idle predictor takes a
+due batch at once. If every predictor is busy, a batch that is not full can still grow at no cost, so
+only a full one may leave ahead of need, to be prepared meanwhile; and never past a more urgent due
+batch, or a shape that is always full would shut out a rare one.
+
+**Who is next.** Among due shapes, the one with the most urgent item at its head. Online comes before
+bulk. Within a class an item is wanted by its deadline, or `bulk_max_age_ms` after it came if that is
+sooner, and the earliest goes first. As that moment never moves and later arrivals are wanted later and
+later, only a finite number of items can ever pass a waiting one: no item starves within its class.
+Within a shape and class it is first in, first out.
+
+**Bulk's turn.** Strict priority would starve bulk while online work keeps the predictors full. Yet if
+old bulk counted as online for good, a backlog, which is all old, would put every online item at its
+tail. So ageing is a share: when the oldest bulk has waited `bulk_max_age_ms` and as long has passed
+since bulk last led a batch, bulk leads the next one. Bulk always moves, and costs online at most one
+batch in `bulk_max_age_ms`. The class that leads a batch fills it first, the other takes its spare places.
+
+**What leaves early.** Expired and cancelled items go before they cost anything; a full queue refuses at
+the door, before anything was begun.
+
+Cost, for n items in s shapes: `add` and `expire` O(log n) an item, `remove` O(1), `take` and `wake_at`
+O(s). s is small, as the set of shapes is closed so that it can be warmed up.
+"""
+
+from collections import OrderedDict
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
+from enum import IntEnum
+from heapq import heapify, heappop, heappush
+from itertools import count
+from math import inf
+from typing import Generic, Literal, TypeVar
+
+from services.common.errors import InvalidJob, Overloaded, ShuttingDown
+
+Payload = TypeVar("Payload")
+Reason = Literal["full", "pixels", "delay", "closing"]
+
+
+class Priority(IntEnum):
+    """Class of service; the numbers are those of the contract."""
+
+    ONLINE = 1
+    BULK = 2
+
+    @property
+    def other(self) -> "Priority":
+        """The class that takes the spare places of this one."""
+        return Priority.BULK if self is Priority.ONLINE else Priority.ONLINE
+
+
+@dataclass(frozen=True)
+class BatchLimits:
+    """How large a batch may be, how long an item may wait, and how many may wait."""
+
+    max_batch_size: int
+    """Most items in one batch."""
+    max_queue_delay_ms: float
+    """An idle predictor waits at most this long, from the oldest arrival, for a batch to fill."""
+    max_batch_pixels: int
+    """Most pixels in one batch, padding included; an item above it runs alone."""
+    capacity: int
+    """Items that may wait; more are refused."""
+    bulk_max_age_ms: float
+    """Bulk leads a batch this often however busy online is: many times as long as one batch runs."""
+    allowed_batch_sizes: tuple[int, ...] = ()
+    """Batches take the largest of these that they can fill, so few are warmed up. Empty: any; 1: always."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_batch_size", "max_batch_pixels", "capacity"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if not 0 <= self.max_queue_delay_ms < inf:
+            raise ValueError(f"max_queue_delay_ms must be 0 or more, not {self.max_queue_delay_ms}")
+        if not 0 < self.bulk_max_age_ms < inf:
+            raise ValueError(f"bulk_max_age_ms must be more than 0, not {self.bulk_max_age_ms}")
+        if any(not 1 <= size <= self.max_batch_size for size in self.allowed_batch_sizes):
+            raise ValueError(
+                f"allowed_batch_sizes must lie between 1 and max_batch_size, {self.max_batch_size}, "
+                f"not {self.allowed_batch_sizes}"
+            )
+
+    def size_for(self, items: int) -> int:
+        """The largest size that a batch may have with so many items there; at least 1."""
+        most = min(items, self.max_batch_size)
+        if not self.allowed_batch_sizes:
+            return max(most, 1)
+        return max((size for size in self.allowed_batch_sizes if size <= most), default=1)
+
+    def full_size(self, pixels: int) -> int:
+        """The size at which a batch of items of so many pixels is full; at least 1."""
+        return self.size_for(self.max_batch_pixels // max(pixels, 1))
+
+
+@dataclass(slots=True, eq=False)
+class Entry(Generic[Payload]):
+    """One waiting item and what the queue must know of it."""
+
+    payload: Payload
+    shape: Hashable
+    pixels: int
+    """What the item costs as it runs, padding included: the same for equal shapes, or the dearest counts."""
+    priority: Priority
+    arrival: float
+    deadline: float | None = None
+    number: int = field(default=-1, init=False)
+    """Given by the queue, in order of admission."""
+
+
+@dataclass(frozen=True)
+class Batch(Generic[Payload]):
+    """Items of one shape that leave together, and why now."""
+
+    shape: Hashable
+    entries: tuple[Entry[Payload], ...]
+    reason: Reason
+
+    @property
+    def pixels(self) -> int:
+        """Pixels of all items, padding included."""
+        return sum(entry.pixels for entry in self.entries)
+
+
+class _Line(Generic[Payload]):
+    """The waiting items of one shape, a first-in-first-out lane for each class."""
+
+    def __init__(self) -> None:
+        # Not dict: finding the first key of a dict that loses its first keys takes longer and longer.
+        self.lanes: dict[Priority, OrderedDict[int, Entry[Payload]]] = {p: OrderedDict() for p in Priority}
+        self.pixels = 0
+
+    def __len__(self) -> int:
+        return sum(map(len, self.lanes.values()))
+
+    def add(self, entry: Entry[Payload]) -> None:
+        self.lanes[entry.priority][entry.number] = entry
+        self.pixels = max(self.pixels, entry.pixels)
+
+    def heads(self) -> Iterator[Entry[Payload]]:
+        return (next(iter(lane.values())) for lane in self.lanes.values() if lane)
+
+    def oldest(self) -> float:
+        return min(head.arrival for head in self.heads())
+
+    def pop(self, size: int, leader: Priority) -> Iterator[Entry[Payload]]:
+        """The next `size` items: those of the leading class, then of the other."""
+        for _ in range(size):
+            lane = self.lanes[leader] or self.lanes[leader.other]
+            yield lane.popitem(last=False)[1]
+
+
+class BatchQueue(Generic[Payload]):
+    """Decides which waiting items run together, and when. See the theory at the top of the file."""
+
+    def __init__(self, limits: BatchLimits) -> None:
+        self.limits = limits
+        self.closed = False
+        self._delay = limits.max_queue_delay_ms / 1000
+        self._max_age = limits.bulk_max_age_ms / 1000
+        self._numbers = count()
+        self._lines: dict[Hashable, _Line[Payload]] = {}
+        self._waiting: dict[int, Entry[Payload]] = {}
+        # May hold numbers that have left already; `_forget_the_gone` keeps those few.
+        self._deadlines: list[tuple[float, int]] = []
+        self._expired: list[Entry[Payload]] = []
+        self._bulk_led = -inf
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, *entries: Entry[Payload]) -> None:
+        """Admits all of `entries` or none.
+
+        Raises Overloaded when there is no room, InvalidJob when there can never be, ShuttingDown when closed.
+        """
+        self._admit(len(entries))
+        for entry in entries:
+            hash(entry.shape)  # raises before anything was admitted
+        for entry in entries:
+            self._insert(entry)
+
+    def remove(self, entry: Entry[Payload]) -> bool:
+        """Takes back an item that still waits; False if it has left already."""
+        if self._waiting.pop(entry.number, None) is None:
+            return False
+        del self._lines[entry.shape].lanes[entry.priority][entry.number]
+        self._drop_if_empty(entry.shape)
+        return True
+
+    def expire(self, now: float) -> list[Entry[Payload]]:
+        """Takes out the items whose deadline is `now` or has passed, each of them once."""
+        while self._deadlines and self._deadlines[0][0] <= now:
+            entry = self._waiting.get(heappop(self._deadlines)[1])
+            if entry is not None and self.remove(entry):
+                self._expired.append(entry)
+        expired, self._expired = self._expired, []
+        return expired
+
+    def take(self, now: float, *, prefetch: bool) -> Batch[Payload] | None:
+        """The batch to run next, or None. `prefetch`: no predictor is idle, so only a full one may leave."""
+        self._expired = self.expire(now)  # set aside for the next `expire`, never in a batch
+        due = [(line, reason) for line in self._lines.values() if (reason := self._due(line, now))]
+        if not due:
+            return None
+        heads = ((self._urgency(head, now), head, line, why) for line, why in due for head in line.heads())
+        _, leader, line, reason = min(heads, key=lambda candidate: candidate[0])
+        if prefetch and reason == "delay":
+            return None
+        if leader.priority is Priority.BULK:
+            self._bulk_led = now
+        return Batch(leader.shape, self._leave(leader, line), reason)
+
+    def wake_at(self, *, prefetch: bool) -> float | None:
+        """When time alone lets `expire` or `take` give something, after both gave nothing; None: never."""
+        self._forget_the_gone()
+        moments = [deadline for deadline, _ in self._deadlines[:1]]
+        if not prefetch:
+            moments += [line.oldest() + self._delay for line in self._lines.values()]
+        return min(moments, default=None)
+
+    def close(self) -> None:
+        """Admits nothing more, and lets what waits leave without delay."""
+        self.closed = True
+
+    def clear(self) -> list[Entry[Payload]]:
+        """Takes out everything that waits."""
+        entries = [*self._expired, *self._waiting.values()]
+        for pool in (self._expired, self._waiting, self._lines, self._deadlines):
+            pool.clear()
+        return entries
+
+    def _admit(self, items: int) -> None:
+        capacity = self.limits.capacity
+        if self.closed:
+            raise ShuttingDown("This service is shutting down and takes no new work; try another replica.")
+        if items > capacity:
+            raise InvalidJob(f"{items} items can never fit a queue of {capacity}; send fewer in one call.")
+        if len(self) + items > capacity:
+            raise Overloaded(f"{len(self)} of {capacity} places are taken, no room for {items}; try later.")
+
+    def _insert(self, entry: Entry[Payload]) -> None:
+        entry.number = next(self._numbers)
+        self._waiting[entry.number] = entry
+        self._lines.setdefault(entry.shape, _Line()).add(entry)
+        if entry.deadline is not None:
+            heappush(self._deadlines, (entry.deadline, entry.number))
+
+    def _due(self, line: _Line[Payload], now: float) -> Reason | None:
+        full = self.limits.full_size(line.pixels)
+        if len(line) >= full:
+            return "full" if full == self.limits.size_for(self.limits.max_batch_size) else "pixels"
+        if self.closed:
+            return "closing"
+        return "delay" if line.oldest() + self._delay <= now else None
+
+    def _urgency(self, entry: Entry[Payload], now: float) -> tuple[int, float, int]:
+        """Smaller is sooner."""
+        aged = entry.arrival + self._max_age
+        wanted_by = aged if entry.deadline is None else min(entry.deadline, aged)
+        bulk = entry.priority is Priority.BULK
+        bulks_turn = bulk and max(entry.arrival, self._bulk_led) + self._max_age <= now
+        return (0 if bulks_turn else entry.priority, wanted_by, entry.number)
+
+    def _leave(self, leader: Entry[Payload], line: _Line[Payload]) -> tuple[Entry[Payload], ...]:
+        size = self.limits.size_for(min(len(line), self.limits.full_size(line.pixels)))
+        entries = tuple(line.pop(size, leader.priority))
+        for entry in entries:
+            del self._waiting[entry.number]
+        self._drop_if_empty(leader.shape)
+        return entries
+
+    def _drop_if_empty(self, shape: Hashable) -> None:
+        if not self._lines[shape]:
+            del self._lines[shape]
+
+    def _forget_the_gone(self) -> None:
+        while self._deadlines and self._deadlines[0][1] not in self._waiting:
+            heappop(self._deadlines)
+        # Rebuilt only after as many left as still wait, so each item pays O(1) for it.
+        if len(self._deadlines) > 2 * len(self._waiting) + 64:
+            self._deadlines = [pair for pair in self._deadlines if pair[1] in self._waiting]
+            heapify(self._deadlines)

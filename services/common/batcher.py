@@ -1,0 +1,327 @@
+"""The shell around the batch queue: callers submit single items, a runner gets batches.
+
+The decisions are in `batch_queue.py`; here is only the waiting. One task, the dispatcher, sleeps until
+something happened (an arrival, a batch that ended) or until the moment that the queue named. Each batch
+is a task of its own: prepare, wait for a free predictor, run, answer. `concurrency` batches run at a
+time, and one more may be prepared meanwhile, so that a predictor goes on without a gap.
+
+What can go wrong stays where it belongs: an error of one item reaches its caller, an error of a batch
+the callers of that batch, and an observer that raises reaches the log only.
+"""
+
+import asyncio
+import copy
+import logging
+import time
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, Generic, TypeAlias, TypeVar
+
+from services.common.batch_contract import (
+    BatchFacts,
+    BatchObserver,
+    BatchRunner,
+    Completed,
+    Request,
+    RunOutput,
+)
+from services.common.batch_queue import Batch, BatchLimits, BatchQueue, Entry, Priority
+from services.common.errors import DeadlineExceeded, Internal, OcrError, ShuttingDown
+
+__all__ = [
+    "BatchFacts",
+    "BatchLimits",
+    "BatchObserver",
+    "BatchRunner",
+    "Batcher",
+    "Completed",
+    "Priority",
+    "Request",
+    "RunOutput",
+]
+
+log = logging.getLogger(__name__)
+
+Item = TypeVar("Item")
+Output = TypeVar("Output")
+_Answers: TypeAlias = list[Completed[Output] | OcrError]
+
+
+class _Answer(asyncio.Future[Any]):
+    """Where a caller waits. Cancelling withdraws at once; a callback would come a turn of the loop late."""
+
+    withdraw: Callable[[], None] | None = None
+
+    def cancel(self, msg: Any = None) -> bool:
+        withdraw, self.withdraw = self.withdraw, None
+        if withdraw is not None:
+            withdraw()
+        return super().cancel(msg)
+
+    def give(self, answer: object) -> None:
+        self.withdraw = None  # it refers to the item, which can be large
+        if not self.done():
+            self.set_result(answer)
+
+
+@dataclass(frozen=True)
+class _Waiter(Generic[Item]):
+    request: Request[Item]
+    answer: _Answer
+
+
+class _Run(Generic[Item]):
+    """A batch on its way, and what becomes known of it."""
+
+    def __init__(self, batch_id: int, batch: Batch[_Waiter[Item]], taken: float) -> None:
+        self.batch_id = batch_id
+        self.batch = batch
+        self.started = taken
+        self.prepare_ms = 0.0
+        self.model_ms = 0.0
+        self.error: str | None = None
+
+    def queue_ms(self) -> list[float]:
+        waits = ((self.started - entry.arrival) * 1000 - self.prepare_ms for entry in self.batch.entries)
+        return [max(wait, 0.0) for wait in waits]
+
+    def facts(self) -> BatchFacts:
+        batch = self.batch
+        return BatchFacts(
+            batch_id=self.batch_id,
+            shape=batch.shape,
+            size=len(batch.entries),
+            pixels=batch.pixels,
+            reason=batch.reason,
+            queue_ms=tuple(self.queue_ms()),
+            prepare_ms=self.prepare_ms,
+            model_ms=self.model_ms,
+            contexts=tuple(entry.payload.request.context for entry in batch.entries),
+            priorities=tuple(entry.priority for entry in batch.entries),
+            error=self.error,
+        )
+
+
+class Batcher(Generic[Item, Output]):
+    """Gathers the items of all callers into batches for `runner`. Nothing runs before `start`."""
+
+    def __init__(
+        self,
+        limits: BatchLimits,
+        runner: BatchRunner[Item, Output],
+        *,
+        concurrency: int,
+        clock: Callable[[], float] = time.monotonic,
+        observer: BatchObserver | None = None,
+    ) -> None:
+        if concurrency < 1:
+            raise ValueError(f"concurrency must be at least 1, not {concurrency}")
+        self._queue: BatchQueue[_Waiter[Item]] = BatchQueue(limits)
+        self._runner = runner
+        self._concurrency = concurrency
+        self._clock = clock
+        self._observer = observer
+        self._free_predictors = asyncio.Semaphore(concurrency)
+        self._wake = asyncio.Event()
+        self._batch_ids = count(1)
+        self._running: dict[asyncio.Task[None], _Run[Item]] = {}
+        self._dispatcher: asyncio.Task[None] | None = None
+
+    @property
+    def depth(self) -> int:
+        """Items that wait in the queue."""
+        return len(self._queue)
+
+    @property
+    def in_flight(self) -> int:
+        """Items in batches that have left the queue and have not ended."""
+        return sum(len(run.batch.entries) for run in self._running.values())
+
+    async def submit(
+        self,
+        item: Item,
+        *,
+        shape: Hashable,
+        pixels: int,
+        priority: Priority,
+        deadline: float | None,
+        context: object = None,
+    ) -> Completed[Output]:
+        """The output for `item`. Raises its OcrError, that of its batch, or what `submit_all` raises."""
+        requests = [Request(item, shape, pixels, context)]
+        [answer] = await self.submit_all(requests, priority=priority, deadline=deadline)
+        if isinstance(answer, OcrError):
+            raise answer
+        return answer
+
+    async def submit_all(
+        self, requests: Sequence[Request[Item]], *, priority: Priority, deadline: float | None
+    ) -> _Answers[Output]:
+        """An output or an error for each of `requests`, in order, when all are done.
+
+        All are admitted or none: then raises Overloaded, ShuttingDown, or InvalidJob for more than the
+        queue can ever hold. `deadline`, by the clock of the batcher, is when whatever still waits is
+        answered with DeadlineExceeded. Cancelling the caller withdraws whatever still waits.
+        """
+        answers = self._admit(requests, priority, deadline)
+        return await asyncio.gather(*answers)
+
+    def start(self) -> None:
+        """Begins to run what was and will be submitted."""
+        if self._dispatcher is None:
+            self._dispatcher = asyncio.create_task(self._serve(), name="batcher")
+
+    async def drain(self) -> None:
+        """Refuses new work from now on; returns when all accepted work has been answered."""
+        self._queue.close()
+        self._wake.set()
+        if self._dispatcher is None:
+            self._abandon(ShuttingDown("The service shut down before it had started."))
+        else:
+            await asyncio.wait([self._dispatcher])
+
+    async def close(self) -> None:
+        """Stops now: whatever still waits or runs is answered with ShuttingDown."""
+        self._abandon(ShuttingDown("The service shut down before this item was done; try another replica."))
+        tasks = [*self._running, *([self._dispatcher] if self._dispatcher else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _admit(
+        self, requests: Sequence[Request[Item]], priority: Priority, deadline: float | None
+    ) -> list[_Answer]:
+        now = self._clock()
+        self._answer_expired(now)  # they must not take the places of the living
+        entries = [self._entry(request, priority, now, deadline) for request in requests]
+        try:
+            self._queue.add(*entries)
+        except OcrError:
+            self._tell(lambda observer: observer.on_refuse(len(entries)))
+            raise
+        self._wake.set()
+        return [entry.payload.answer for entry in entries]
+
+    def _entry(
+        self, request: Request[Item], priority: Priority, now: float, deadline: float | None
+    ) -> Entry[_Waiter[Item]]:
+        answer = _Answer()
+        waiter = _Waiter(request, answer)
+        entry = Entry(waiter, request.shape, request.pixels, priority, now, deadline)
+        answer.withdraw = lambda: self._withdraw(entry)
+        return entry
+
+    def _withdraw(self, entry: Entry[_Waiter[Item]]) -> None:
+        if self._queue.remove(entry):
+            self._tell(lambda observer: observer.on_drop("cancelled", 1))
+            self._wake.set()
+
+    async def _serve(self) -> None:
+        try:
+            await self._dispatch()
+        except Exception:
+            log.exception("the dispatcher of a batcher failed")
+            self._abandon(Internal("BUG: the dispatcher failed; the log has the stack trace."))
+
+    async def _dispatch(self) -> None:
+        """Ends when the queue is closed and the last batch has ended."""
+        loop = asyncio.get_running_loop()
+        while not self._queue.closed or self._queue or self._running:
+            self._wake.clear()
+            now = self._clock()
+            self._answer_expired(now)
+            self._begin_batches(now)
+            wake_at = self._queue.wake_at(prefetch=self._all_busy())
+            timer = None if wake_at is None else loop.call_later(max(wake_at - now, 0.0), self._wake.set)
+            await self._wake.wait()
+            if timer is not None:
+                timer.cancel()
+
+    def _all_busy(self) -> bool:
+        return len(self._running) >= self._concurrency
+
+    def _answer_expired(self, now: float) -> None:
+        expired = self._queue.expire(now)
+        for entry in expired:
+            waited_ms = round((now - entry.arrival) * 1000)
+            error = DeadlineExceeded(f"The deadline passed after {waited_ms} ms in the queue.")
+            entry.payload.answer.give(error)
+        if expired:
+            self._tell(lambda observer: observer.on_drop("expired", len(expired)))
+
+    def _begin_batches(self, now: float) -> None:
+        while len(self._running) <= self._concurrency:  # the one above it is being prepared
+            batch = self._queue.take(now, prefetch=self._all_busy())
+            if batch is None:
+                return
+            run = _Run(next(self._batch_ids), batch, now)
+            task = asyncio.create_task(self._carry_out(run), name=f"batch {run.batch_id}")
+            self._running[task] = run
+            task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        del self._running[task]
+        self._wake.set()
+
+    async def _carry_out(self, run: _Run[Item]) -> None:
+        waiters = [entry.payload for entry in run.batch.entries]
+        try:
+            outputs = await self._run(run, [waiter.request.item for waiter in waiters])
+            answers = self._completed(run, outputs)
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - whatever it is, the callers wait
+            answers = self._failed(run, error)
+        for waiter, answer in zip(waiters, answers, strict=True):
+            waiter.answer.give(answer)
+        self._tell(lambda observer: observer.on_batch(run.facts()))
+
+    async def _run(self, run: _Run[Item], items: list[Item]) -> Sequence[Output | OcrError]:
+        begun = self._clock()
+        prepared = await self._runner.prepare(items)
+        run.prepare_ms = (self._clock() - begun) * 1000
+        async with self._free_predictors:
+            run.started = self._clock()
+            output = await self._runner.run(prepared)
+        run.model_ms = output.model_ms
+        if len(output.outputs) != len(items):
+            raise Internal(f"BUG: the runner returned {len(output.outputs)} outputs for {len(items)} items.")
+        return output.outputs
+
+    def _completed(self, run: _Run[Item], outputs: Sequence[Output | OcrError]) -> _Answers[Output]:
+        return [
+            output
+            if isinstance(output, OcrError)
+            else Completed(output, queue_ms, run.model_ms, len(outputs), run.batch_id)
+            for output, queue_ms in zip(outputs, run.queue_ms(), strict=True)
+        ]
+
+    def _failed(self, run: _Run[Item], error: BaseException) -> _Answers[Output]:
+        """An error of its own for each caller, as each will raise it."""
+        run.error = f"{type(error).__name__}: {error}"
+        if not isinstance(error, OcrError) or isinstance(error, Internal):
+            log.error("batch %d failed", run.batch_id, exc_info=error)
+        return [_copy_for_caller(error) for _ in run.batch.entries]
+
+    def _abandon(self, error: OcrError) -> None:
+        """Ends the wait of all callers; batches that still run answer nobody any more."""
+        self._queue.close()
+        running = [entry for run in self._running.values() for entry in run.batch.entries]
+        for entry in [*self._queue.clear(), *running]:
+            entry.payload.answer.give(_copy_for_caller(error))
+        self._wake.set()
+
+    def _tell(self, what: Callable[[BatchObserver], None]) -> None:
+        try:
+            if self._observer is not None:
+                what(self._observer)
+        except Exception:
+            log.exception("the observer of a batcher failed")
+
+
+def _copy_for_caller(error: BaseException) -> OcrError:
+    if isinstance(error, OcrError):
+        own = copy.copy(error)
+    else:
+        own = Internal(f"The batch of this item failed: {type(error).__name__}: {error}")
+    own.__cause__ = error
+    return own
