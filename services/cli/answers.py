@@ -36,7 +36,7 @@ def result_from_json(value: bytes) -> pb.Result:
 def dead_letter(key: str, headers: dict[str, bytes]) -> pb.Result:
     """A record of the dead letters as a failed result; its headers say why."""
     said = {name: value.decode(errors="replace") for name, value in headers.items()}
-    code = said.get("error-code", "INTERNAL")
+    code = said.get("dlq-reason", "INTERNAL")
     known = code if code in pb.ErrorCode.keys() else "INTERNAL"  # noqa: SIM118  # an enum, not a dict
-    why = said.get("error-message", "no reason was given")
-    return failure(said.get("file", ""), said.get("job-id", key), known, why)
+    why = said.get("dlq-message", "no reason was given")
+    return failure(said.get("file", ""), said.get("dlq-job-id", key), known, why)

@@ -90,3 +90,8 @@ class InOrder:
         while self._next in self._waiting:
             yield self._waiting.pop(self._next)
             self._next += 1
+
+
+def sent_as_jsonl(file: str, job_id: str) -> str:
+    """What is known of a document that was sent and not waited for."""
+    return json.dumps({"file": file, "job_id": job_id}, ensure_ascii=False)

@@ -1,8 +1,8 @@
 """The command's own small Kafka client: sends documents, and waits for what is said about them.
 
 It reads without a consumer group, by explicit assignment from positions taken before the first document is
-sent, so that it disturbs nobody's offsets and misses no answer. A broker may report an end that is too low (the
-embedded one does); then older records are read as well, and are told apart by their key, the job id.
+sent, so that it disturbs nobody's offsets and misses no answer. A broker may report an end that is too low
+(the embedded one does); then older records are read as well, and are told apart by their key, the job id.
 """
 
 import contextlib
@@ -10,10 +10,12 @@ import logging
 import secrets
 import socket
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from opentelemetry.trace import SpanKind
 
 from services.cli import answers, documents
 from services.cli.errors import CliError, Unreachable
@@ -81,15 +83,13 @@ class Kafka:
     def _send(self, producer: Any, path: Path, job_id: str) -> Any:
         from kafka.errors import KafkaError
 
-        headers = [
-            ("content-type", documents.content_type(path).encode()),
-            ("file", str(path).encode()),
-            *trace_headers(),
-        ]
-        try:
-            return producer.send(self._topics.jobs, path.read_bytes(), job_id.encode(), headers)
-        except KafkaError as error:
-            return error
+        topic, kind = self._topics.jobs, documents.content_type(path)
+        headers = [("content-type", kind.encode()), ("file", str(path).encode())]
+        with telemetry.tracer.start_as_current_span(f"{topic} publish", kind=SpanKind.PRODUCER):
+            try:
+                return producer.send(topic, path.read_bytes(), job_id.encode(), headers + trace_headers())
+            except KafkaError as error:
+                return error
 
     def _acknowledged(
         self, sent: tuple[int, Any], files: Sequence[Path], job_ids: Sequence[str]
@@ -113,9 +113,12 @@ class Kafka:
         from kafka import KafkaProducer
 
         producer = KafkaProducer(
-            **self._connection(), max_request_size=MAX_MESSAGE_BYTES, max_block_ms=10_000, delivery_timeout_ms=30_000,
+            **self._connection(),
+            max_request_size=MAX_MESSAGE_BYTES,
+            max_block_ms=10_000,
+            delivery_timeout_ms=30_000,
             request_timeout_ms=20_000,
-        )  # fmt: skip
+        )
         self._stack.callback(producer.close, timeout=5)
         return producer
 
@@ -180,9 +183,17 @@ class Answers:
 
 
 def submit_and_wait(
-    kafka: Kafka, files: Sequence[Path], job_ids: Sequence[str], *, timeout_s: float
+    kafka: Kafka,
+    files: Sequence[Path],
+    job_ids: Sequence[str],
+    *,
+    timeout_s: float,
+    give_up: Callable[[], bool] = lambda: False,
 ) -> Iterator[tuple[int, pb.Result]]:
-    """Each file's number and result, as they come. After `timeout_s` without an answer the rest has failed."""
+    """Each file's number and result, as they come; `timeout_s` without any answer fails the rest.
+
+    `give_up` is asked every moment, and fails the rest at once when it says so.
+    """
     heard_from = kafka.listen(from_beginning=False)
     awaited = {job_id: index for index, job_id in enumerate(job_ids)}
     for index, refused in kafka.submit(files, job_ids):
@@ -190,14 +201,14 @@ def submit_and_wait(
             del awaited[job_ids[index]]
             yield index, refused
     heard = time.monotonic()
-    while awaited and time.monotonic() - heard < timeout_s:
+    while awaited and time.monotonic() - heard < timeout_s and not give_up():
         for result in heard_from.poll():
             if (number := awaited.pop(result.job_id, None)) is not None:
                 heard = time.monotonic()
                 result.file = str(files[number])
                 yield number, result
     for job_id, index in awaited.items():
-        why = f"no result within {timeout_s:g} s; is a gateway running? `ocrctl results` shows late ones"
+        why = f"no result for {timeout_s:g} s; is a gateway running? `ocrctl results` shows late ones"
         yield index, failure(str(files[index]), job_id, "DEADLINE_EXCEEDED", why)
 
 

@@ -73,3 +73,8 @@ def reason(lines: list[str]) -> str:
 
 def _is_error(record: Mapping[str, Any]) -> bool:
     return level_of(record) in ("error", "critical")
+
+
+def heading(name: str, message: str) -> Text:
+    """A line of our own."""
+    return _line(name, Text(message, style="bold"))

@@ -14,6 +14,7 @@ from typing import IO, Self
 
 DEFAULT_GATEWAY = "127.0.0.1:50051"
 DEFAULT_KAFKA = "127.0.0.1:9092"
+DEFAULT_ORIGIN = "the default"
 
 
 @dataclass(frozen=True)
@@ -110,4 +111,4 @@ def _address(
         return Address(value, variable)
     if (state := running(runtime_folder(environment))) is not None:
         return Address(str(getattr(state, field)), f"`ocrctl up` with process id {state.pid}")
-    return Address(default, "the default")
+    return Address(default, DEFAULT_ORIGIN)

@@ -27,7 +27,7 @@ LAST_WORDS_S = 2.0
 KEPT_LINES = 40  # enough for a Python traceback
 LONGEST_LINE = 1 << 20  # bytes; the stream's default of 64 KiB would end the reading on a long stack trace
 
-# Becomes the child itself after it asked for SIGTERM at our death (1 = PR_SET_PDEATHSIG, known to Linux only).
+# Becomes the child itself after it asked for SIGTERM at our death (1 = PR_SET_PDEATHSIG; Linux has it).
 # A program of its own, since running Python between fork and exec is not safe where threads are.
 _LAUNCHER = """
 import os, sys

@@ -1,0 +1,149 @@
+"""The command's gRPC client: many documents on one call, a bounded number of them on their way."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from services.cli.errors import Unreachable
+from services.cli.formats import failure
+from services.cli.state import Address
+from services.common import rpc, telemetry
+from services.common.errors import OcrError, Unavailable
+from services.common.pb import ocr_pb2 as pb
+from services.common.pb import ocr_pb2_grpc
+
+MAX_MESSAGE_MB = 64
+CONNECT_TIMEOUT_S = 5.0
+# What a Job adds to its document on the wire, with room to spare.
+ENVELOPE_BYTES = 64 << 10
+Numbered = tuple[int, pb.Result]
+Call: TypeAlias = "grpc.aio.StreamStreamCall[pb.Job, pb.Result]"
+
+
+class GatewayStream:
+    """One `RecognizeStream` call for `files`. Iterate `results` once."""
+
+    def __init__(
+        self,
+        address: Address,
+        files: Sequence[Path],
+        job_ids: Sequence[str],
+        *,
+        max_in_flight: int,
+        timeout_s: float,
+        priority: pb.Priority = pb.PRIORITY_UNSPECIFIED,
+    ) -> None:
+        self._address = address
+        self._files = files
+        self._job_ids = job_ids
+        self._timeout_s = timeout_s
+        self._priority = priority
+        self._open = {job_id: index for index, job_id in enumerate(job_ids)}
+        self._slots = asyncio.Semaphore(max_in_flight)
+        self._refused: list[Numbered] = []
+
+    async def results(self) -> AsyncIterator[Numbered]:
+        """Each file's number and result, as they come.
+
+        After `timeout_s` without any answer the files still open have failed. When the call itself fails they
+        have, too, and if the reason is that nobody answers, `Unreachable` is raised after the last of them.
+        """
+        async with rpc.channel(self._address.target, max_message_mb=MAX_MESSAGE_MB) as channel:
+            await self._connect(channel)
+            with telemetry.tracer.start_as_current_span("ocrctl recognize"):
+                metadata = telemetry.inject_metadata()
+                stub: Any = ocr_pb2_grpc.OcrStub(channel)  # type: ignore[no-untyped-call]
+                call = stub.RecognizeStream(self._jobs(), metadata=metadata)
+            try:
+                async for numbered in self._answers(call):
+                    yield numbered
+            except TimeoutError:
+                why = f"no answer within {self._timeout_s:g} s; give more with --timeout"
+                for numbered in self._fail_open("DEADLINE_EXCEEDED", why):
+                    yield numbered
+            except grpc.aio.AioRpcError as lost:
+                error = rpc.error_from(lost)
+                for numbered in self._fail_open(error.code, str(error)):
+                    yield numbered
+                self._raise_if_gone(error)
+            finally:
+                call.cancel()
+
+    async def _connect(self, channel: grpc.aio.Channel) -> None:
+        try:
+            await asyncio.wait_for(channel.channel_ready(), CONNECT_TIMEOUT_S)
+        except TimeoutError:
+            raise Unreachable(
+                f"No gateway answers at {self._address.target} (from {self._address.origin}): start one with "
+                "`ocrctl up`, or say where it is with --gateway HOST:PORT or OCR_GATEWAY."
+            ) from None
+
+    async def _jobs(self) -> AsyncIterator[pb.Job]:
+        for index, path in enumerate(self._files):
+            await self._slots.acquire()
+            job_id = self._job_ids[index]
+            try:
+                content = await asyncio.to_thread(_read, path)
+            except (OSError, ValueError) as error:
+                self._refuse(index, error)
+                continue
+            options = pb.Options(priority=self._priority)
+            yield pb.Job(job_id=job_id, file=str(path), content=content, options=options)
+
+    def _refuse(self, index: int, error: OSError | ValueError) -> None:
+        path, job_id = str(self._files[index]), self._job_ids[index]
+        if isinstance(error, OSError):
+            why, code = f"{path}: {error.strerror}", "URI_UNREADABLE"
+        else:
+            why, code = str(error), "DOCUMENT_TOO_LARGE"
+        self._refused.append((index, failure(path, job_id, code, why)))
+        self._slots.release()
+
+    async def _answers(self, call: Call) -> AsyncIterator[Numbered]:
+        while (answer := await asyncio.wait_for(call.read(), self._timeout_s)) is not grpc.aio.EOF:
+            self._slots.release()
+            assert isinstance(answer, pb.Result)
+            if (index := self._open.pop(answer.job_id, None)) is not None:
+                yield index, answer
+        for numbered in self._refused:
+            del self._open[self._job_ids[numbered[0]]]
+            yield numbered
+        for numbered in self._fail_open("INTERNAL", "the gateway ended the call without an answer"):
+            yield numbered
+
+    def _fail_open(self, code: str, why: str) -> list[Numbered]:
+        """What is still open, as failures."""
+        left, self._open = self._open, {}
+        return [
+            (index, failure(str(self._files[index]), job_id, code, why)) for job_id, index in left.items()
+        ]
+
+    def _raise_if_gone(self, error: OcrError) -> None:
+        if isinstance(error, Unavailable):
+            raise Unreachable(f"The gateway at {self._address.target} cannot be used now: {error}")
+
+
+def _read(path: Path) -> bytes:
+    """The document; `ValueError` when no message can hold it."""
+    limit = MAX_MESSAGE_MB * 2**20 - ENVELOPE_BYTES
+    if (size := path.stat().st_size) > limit:
+        raise ValueError(f"{path} has {size} bytes; a call carries at most {limit}")
+    return path.read_bytes()
+
+
+async def until_serving(address: str, *, period_s: float = 0.1) -> None:
+    """Wait until the server at `address` says that it is ready; for ever if it never does."""
+    serving = health_pb2.HealthCheckResponse.SERVING
+    async with grpc.aio.insecure_channel(address) as channel:
+        stub: Any = health_pb2_grpc.HealthStub(channel)
+        while True:
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                answer = await stub.Check(health_pb2.HealthCheckRequest(), timeout=2, wait_for_ready=True)
+                if answer.status == serving:
+                    return
+            await asyncio.sleep(period_s)
