@@ -141,7 +141,7 @@ def every_error() -> list[type[errors.OcrError]]:
 
 @pytest.mark.parametrize("kind", every_error(), ids=lambda kind: kind.code)
 def test_every_error_has_a_code_of_the_contract_and_a_status(kind) -> None:
-    assert kind.code in pb.ErrorCode.keys()
+    assert kind.code in list(pb.ErrorCode.keys())
     assert rpc.status_of(kind("why")) is not grpc.StatusCode.OK
 
 
