@@ -84,6 +84,8 @@ class DecodedPage:
 
     number: int
     """From 1."""
+    of: int
+    """Pages of the document."""
     image: Bgr | OcrError
 
 
@@ -138,7 +140,7 @@ def decode_document(data: bytes, limits: ImageLimits) -> Iterator[DecodedPage]:
     elif kind == "TIFF":
         yield from _tiff_pages(data, limits)
     else:
-        yield DecodedPage(1, decode_image(data, limits))
+        yield DecodedPage(1, 1, decode_image(data, limits))
 
 
 # -- which format ---------------------------------------------------------------------------------
@@ -316,10 +318,10 @@ def _turned(image: Bgr, orientation: int) -> Bgr:
 
 
 def _tiff_pages(data: bytes, limits: ImageLimits) -> Iterator[DecodedPage]:
-    count = count_tiff_pages(data, limits.max_pages)
+    count = max(count_tiff_pages(data, limits.max_pages), 1)
     with _open_image(data, "TIFF") as opened:
-        for index in range(max(count, 1)):
-            yield DecodedPage(index + 1, _tiff_page(opened, index, limits))
+        for index in range(count):
+            yield DecodedPage(index + 1, count, _tiff_page(opened, index, limits))
 
 
 def _tiff_page(opened: Image.Image, index: int, limits: ImageLimits) -> Bgr | OcrError:
@@ -382,7 +384,7 @@ def _pdf_pages(data: bytes, limits: ImageLimits) -> Iterator[DecodedPage]:
                 f"the PDF has {count} pages, more than the limit of {limits.max_pages}; split it"
             )
         for index in range(count):
-            yield DecodedPage(index + 1, _pdf_page(document, index, limits))
+            yield DecodedPage(index + 1, count, _pdf_page(document, index, limits))
     finally:
         with _PDFIUM:
             document.close()

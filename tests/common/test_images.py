@@ -205,10 +205,10 @@ def test_an_animation_gives_its_first_frame() -> None:
 
 def test_a_tiff_gives_all_its_pages_and_one_image_the_first() -> None:
     data = tiff(corners(), Image.new("RGB", (30, 20), GREEN), Image.new("L", (10, 50), 255))
-    assert [(p.number, p.image.shape) for p in pages_of(data)] == [
-        (1, (24, 40, 3)),
-        (2, (20, 30, 3)),
-        (3, (50, 10, 3)),
+    assert [(p.number, p.of, p.image.shape) for p in pages_of(data)] == [
+        (1, 3, (24, 40, 3)),
+        (2, 3, (20, 30, 3)),
+        (3, 3, (50, 10, 3)),
     ]
     assert shows_corners(decode_image(data, LIMITS))
 

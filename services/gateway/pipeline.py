@@ -1,0 +1,394 @@
+"""A document on its way: decode, detect, crop, recognize, assemble.
+
+Pages of a document go side by side, and so do documents. Two bounds hold the memory: `max_pages_in_flight`
+counts decoded pages over all documents, `max_pages_per_document` keeps one long document from taking them
+all. Online and bulk work are counted apart and have threads of their own, so that someone who waits never
+stands behind a thousand pages of bulk.
+
+What fails alone fails alone: a damaged page, or a line that kills the model. An error that can pass, such as
+a full queue, ends the whole document instead: half a result would be kept for ever, a second try gives all.
+"""
+
+import asyncio
+import contextlib
+import functools
+import logging
+import os
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+import cv2
+import numpy as np
+
+from services.common.errors import Cancelled, DeadlineExceeded, ImageTooSmall, Internal, InvalidJob, OcrError
+from services.common.images import DecodedPage, ImageLimits, decode_document
+from services.common.page_size import shrink
+from services.common.pb import ocr_pb2 as pb
+from services.common.telemetry import tracer
+from services.gateway import source
+from services.gateway.crops import crop
+from services.gateway.reading_order import reading_order
+from services.gateway.results import PageRead, assemble, from_error
+
+log = logging.getLogger(__name__)
+
+Bgr = np.ndarray[Any, np.dtype[np.uint8]]
+T = TypeVar("T")
+
+MAX_LINE_BYTES = 4 * 2**20
+"""A larger line is shrunk to this before it is sent; the recognizer looks at 48 rows of it anyway."""
+
+_LINE_OVERHEAD = 32
+"""Bytes of a message that are not pixels, a line; generous."""
+
+
+class Detector(Protocol):
+    """Finds the regions of a page. `deadline` is in seconds of the monotonic clock."""
+
+    async def max_side(self, *, deadline: float | None) -> int:
+        """The longest side, in pixels, that it looks at; 0 for any."""
+
+    async def detect(self, request: pb.DetectRequest, *, deadline: float | None) -> pb.DetectResponse:
+        """The regions of one page."""
+
+
+class Recognizer(Protocol):
+    """Reads lines. `deadline` is in seconds of the monotonic clock."""
+
+    async def recognize(
+        self, request: pb.RecognizeLinesRequest, *, deadline: float | None
+    ) -> pb.RecognizeLinesResponse:
+        """The text of each line of the request."""
+
+
+@dataclass(frozen=True)
+class PipelineLimits:
+    """What a pipeline takes on. Sizes in bytes."""
+
+    images: ImageLimits = field(default_factory=ImageLimits)
+    max_pages_in_flight: int = 16
+    max_pages_per_document: int = 4
+    max_request_bytes: int = 32 * 2**20
+    cpu_threads: int = 0
+    uri_allow: tuple[str, ...] = ()
+
+
+class _Lane:
+    """Threads and places for pages of one class of priority."""
+
+    def __init__(self, name: str, limits: PipelineLimits) -> None:
+        threads = limits.cpu_threads or os.cpu_count() or 1
+        self.executor = ThreadPoolExecutor(threads, thread_name_prefix=f"ocr-{name}")
+        self.pages = asyncio.Semaphore(limits.max_pages_in_flight)
+
+    async def run(self, work: Callable[..., T], *arguments: Any) -> tuple[T, float]:
+        """What `work` returns, done in a thread, and the milliseconds that it took there."""
+        return await asyncio.get_running_loop().run_in_executor(
+            self.executor, functools.partial(_measured, work, *arguments)
+        )
+
+    def let_go(self, pages: Iterator[DecodedPage]) -> None:
+        """Close the file behind `pages`, in a thread: closing a PDF waits for others that are being drawn."""
+        with contextlib.suppress(RuntimeError):  # at shutdown the threads are gone
+            self.executor.submit(_close, pages)
+
+
+def _measured(work: Callable[..., T], *arguments: Any) -> tuple[T, float]:
+    start = time.perf_counter()
+    return work(*arguments), (time.perf_counter() - start) * 1000
+
+
+def _close(pages: Any) -> None:
+    with contextlib.suppress(ValueError):  # still running after a cancelled call: closed when it returns
+        pages.close()
+
+
+@dataclass
+class _Order:
+    """One document as its steps see it."""
+
+    job: pb.Job
+    priority: int
+    deadline: float | None
+    lane: _Lane
+    pages: Iterator[DecodedPage]
+    own_places: asyncio.Semaphore
+    wait_ms: float = 0.0
+    reads: list[PageRead] = field(default_factory=list)
+
+
+class Pipeline:
+    """Reads documents. Safe to use from many tasks of one event loop at once."""
+
+    def __init__(self, detector: Detector, recognizer: Recognizer, limits: PipelineLimits) -> None:
+        self._detector = detector
+        self._recognizer = recognizer
+        self._limits = limits
+        self._online, self._bulk = _Lane("online", limits), _Lane("bulk", limits)
+        self.in_flight = 0
+        """Documents being worked on."""
+
+    async def recognize(
+        self, job: pb.Job, *, priority: int, deadline: float | None, received: float
+    ) -> pb.Result:
+        """The text of a document, whole or in part; raises an `OcrError` when nothing of it could be read.
+
+        `deadline` and `received` are seconds of the monotonic clock. Cancelling the task ends the work.
+        """
+        _check_options(job.options)
+        job_id = job.job_id or uuid.uuid4().hex
+        order = self._order(job, priority, deadline)
+        start = time.monotonic()
+        with self._counted(), _span("document", {"ocr.job_id": job_id, "ocr.file": job.file}):
+            await self._read(order)
+        result = assemble(job_id, job.file, order.reads)
+        result.timing.wait_ms = (start - received) * 1000 + order.wait_ms
+        result.timing.total_ms = (time.monotonic() - received) * 1000
+        return result
+
+    def close(self) -> None:
+        """Let the threads go. What still runs in them runs to its end."""
+        for lane in (self._online, self._bulk):
+            lane.executor.shutdown(wait=False, cancel_futures=True)
+
+    def _order(self, job: pb.Job, priority: int, deadline: float | None) -> _Order:
+        return _Order(
+            job,
+            priority,
+            deadline,
+            lane=self._bulk if priority == pb.BULK else self._online,
+            pages=_decoded(job, self._limits),
+            own_places=asyncio.Semaphore(self._limits.max_pages_per_document),
+        )
+
+    @contextlib.contextmanager
+    def _counted(self) -> Iterator[None]:
+        self.in_flight += 1
+        try:
+            yield
+        finally:
+            self.in_flight -= 1
+
+    async def _read(self, order: _Order) -> None:
+        """All pages, into `order.reads`. Only `OcrError` leaves, and cancellation."""
+        try:
+            async with asyncio.timeout_at(order.deadline), asyncio.TaskGroup() as group:
+                await self._turn(order, group)
+        except TimeoutError as error:
+            raise DeadlineExceeded("the deadline passed before the document was read") from error
+        except ExceptionGroup as failed:
+            raise _as_ocr_error(failed) from failed
+        finally:
+            order.lane.let_go(order.pages)
+
+    async def _turn(self, order: _Order, group: asyncio.TaskGroup) -> None:
+        """Decode the next page, leave the one after it to a new task, and read this one.
+
+        So pages are decoded one after the other, as their formats need it, and read side by side.
+        """
+        asked = time.monotonic()
+        async with order.own_places, order.lane.pages:
+            if not order.reads:
+                order.wait_ms = (time.monotonic() - asked) * 1000
+            with _span("decode"):
+                decoded, decode_ms = await order.lane.run(next, order.pages)
+            read = PageRead(decoded.number)
+            read.spent.decode_ms = decode_ms
+            order.reads.append(read)
+            if decoded.number < decoded.of:
+                group.create_task(self._turn(order, group))
+            await self._page(order, decoded.image, read)
+
+    async def _page(self, order: _Order, image: Bgr | OcrError, read: PageRead) -> None:
+        """Read one page into `read`. An error that can pass is raised; any other is this page's own."""
+        try:
+            if isinstance(image, OcrError):
+                raise image
+            read.height, read.width = image.shape[:2]
+            found = await self._detect(order, image, read)
+            requests = await self._cut(order, image, found, read)
+            await self._recognize(order, requests, read)
+        except OcrError as error:
+            if error.retryable or isinstance(error, DeadlineExceeded | Cancelled):
+                raise
+            read.error = error
+
+    async def _detect(self, order: _Order, image: Bgr, read: PageRead) -> pb.DetectResponse:
+        with _span("detect"):
+            max_side = await self._detector.max_side(deadline=order.deadline)
+            request, shrink_ms = await order.lane.run(detect_request, image, max_side, order.priority)
+            found, seen_ms = await _timed(self._detector.detect(request, deadline=order.deadline))
+        read.detector = found.model
+        read.spent.decode_ms += shrink_ms
+        read.spent.transport_ms += max(seen_ms - found.timing.total_ms, 0.0)
+        read.spent.detect.append(found.timing)
+        return found
+
+    async def _cut(
+        self, order: _Order, image: Bgr, found: pb.DetectResponse, read: PageRead
+    ) -> list["LineRequest"]:
+        with _span("crop", {"ocr.lines": len(found.lines)}):
+            requests, read.spent.crop_ms = await order.lane.run(
+                line_requests, image, found, order.priority, self._limits.max_request_bytes
+            )
+        return requests
+
+    async def _recognize(self, order: _Order, requests: list["LineRequest"], read: PageRead) -> None:
+        if not requests:
+            return
+        with _span("recognize", {"ocr.lines": sum(len(r.quads) for r in requests)}):
+            asked = [_timed(self._recognizer.recognize(r.message, deadline=order.deadline)) for r in requests]
+            answers = await _together(asked)
+        for request, (answer, seen_ms) in zip(requests, answers, strict=True):
+            read.recognizer = answer.model
+            read.spent.transport_ms += max(seen_ms - answer.timing.total_ms, 0.0)
+            read.spent.recognize.append(answer.timing)
+            _take_lines(read, request, answer, order.job.options.min_confidence)
+
+
+# -- the pure steps of a page ---------------------------------------------------------------------
+
+
+def _check_options(options: pb.Options) -> None:
+    if not 0 <= options.min_confidence <= 1:
+        raise InvalidJob(f"options.min_confidence is {options.min_confidence}; it goes from 0 to 1")
+    if options.priority not in pb.Priority.values():
+        raise InvalidJob(f"options.priority is {options.priority}; it is ONLINE or BULK")
+
+
+@dataclass(frozen=True)
+class LineRequest:
+    """Lines of one page that go to the recognizer together, and where each of them lies."""
+
+    message: pb.RecognizeLinesRequest
+    quads: list[pb.Quad]
+
+
+def detect_request(image: Bgr, max_side: int, priority: int) -> pb.DetectRequest:
+    """A page as the detector wants it: no larger than it looks at, in raw pixels."""
+    seen = shrink(image, max_side) if max_side else image
+    return pb.DetectRequest(
+        image=to_image(seen),
+        priority=pb.Priority.Name(priority),
+        source_width=image.shape[1],
+        source_height=image.shape[0],
+    )
+
+
+def to_image(pixels: Bgr) -> pb.Image:
+    """Pixels as they are, as a message."""
+    raw = pb.RawImage(height=pixels.shape[0], width=pixels.shape[1], data=pixels.tobytes())
+    return pb.Image(raw=raw)
+
+
+def line_requests(image: Bgr, found: pb.DetectResponse, priority: int, max_bytes: int) -> list[LineRequest]:
+    """The lines of a page in reading order, cut out, in requests of at most `max_bytes` or of one line.
+
+    A region without area is left out: no text can be missed in it.
+    """
+    requests: list[LineRequest] = []
+    room = 0
+    for quad, line in _lines(image, found):
+        if line.nbytes > room:
+            message = pb.RecognizeLinesRequest(priority=pb.Priority.Name(priority))
+            requests.append(LineRequest(message, []))
+            room = max_bytes
+        room -= line.nbytes + _LINE_OVERHEAD
+        requests[-1].message.lines.append(to_image(line))
+        requests[-1].quads.append(quad)
+    return requests
+
+
+def _lines(image: Bgr, found: pb.DetectResponse) -> Iterator[tuple[pb.Quad, Bgr]]:
+    quads = [line.quad for line in found.lines]
+    corners = np.array([[(p.x, p.y) for p in quad.points] for quad in quads], np.float32)
+    for index in reading_order(corners):
+        with contextlib.suppress(ImageTooSmall):
+            yield quads[index], _fitted(crop(image, corners[index]))
+
+
+def _fitted(line: Bgr) -> Bgr:
+    """The line, shrunk to `MAX_LINE_BYTES` if it is larger."""
+    if line.nbytes <= MAX_LINE_BYTES:
+        return line
+    ratio = (MAX_LINE_BYTES / line.nbytes) ** 0.5
+    size = [max(int(side * ratio), 1) for side in (line.shape[1], line.shape[0])]
+    return np.asarray(cv2.resize(line, size, interpolation=cv2.INTER_AREA), np.uint8)
+
+
+def _take_lines(
+    read: PageRead, request: LineRequest, answer: pb.RecognizeLinesResponse, min_confidence: float
+) -> None:
+    """Add what was read to the page. Lines of no text are left out: the detector was wrong about them."""
+    if len(answer.lines) != len(request.quads):
+        raise Internal(f"the recognizer answered {len(answer.lines)} lines of {len(request.quads)}")
+    for quad, line in zip(request.quads, answer.lines, strict=True):
+        read.found += 1
+        if line.HasField("error"):
+            read.unread.append(_own_error(line.error))
+        elif line.text and line.confidence >= min_confidence:
+            read.lines.append(
+                pb.Line(text=line.text, confidence=line.confidence, points=quad.points, page=read.number)
+            )
+
+
+def _own_error(message: pb.Error) -> OcrError:
+    """The error of a line, raised at once if trying the document again can help."""
+    error = from_error(message)
+    if error.retryable:
+        raise error
+    return error
+
+
+def _decoded(job: pb.Job, limits: PipelineLimits) -> Iterator[DecodedPage]:
+    """The pages of a job; the disk is read at the first `next`, in a thread like the rest."""
+    yield from decode_document(source.read(job, limits.uri_allow, limits.images.max_bytes), limits.images)
+
+
+# -- waiting --------------------------------------------------------------------------------------
+
+
+def _span(name: str, attributes: dict[str, str | int] | None = None) -> Any:
+    return tracer.start_as_current_span(name, attributes=attributes, record_exception=False)
+
+
+async def _timed(call: Awaitable[T]) -> tuple[T, float]:
+    """What the call gives, and the milliseconds until it did."""
+    start = time.monotonic()
+    return await call, (time.monotonic() - start) * 1000
+
+
+async def _together(calls: Iterable[Awaitable[T]]) -> list[T]:
+    """All of them side by side; the first error cancels the others and is raised."""
+
+    async def wait(call: Awaitable[T]) -> T:
+        return await call
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(wait(call)) for call in calls]
+    except ExceptionGroup as failed:
+        raise _as_ocr_error(failed) from failed
+    return [task.result() for task in tasks]
+
+
+def _as_ocr_error(error: Exception) -> OcrError:
+    """The error that decides: the first `OcrError` of a group, and a defect of ours before any of them."""
+    leaves = list(_leaves(error))
+    defect = next((leaf for leaf in leaves if not isinstance(leaf, OcrError)), None)
+    if defect is not None:
+        log.error("a document failed by a defect", exc_info=defect)
+        return Internal(f"{type(defect).__name__}: a defect of the gateway; its log has the trace")
+    return next(leaf for leaf in leaves if isinstance(leaf, OcrError))
+
+
+def _leaves(error: Exception) -> Iterator[Exception]:
+    if isinstance(error, ExceptionGroup):
+        for inner in error.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error

@@ -1,0 +1,105 @@
+"""Settings of the gateway."""
+
+from functools import cached_property
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from services.common.images import LARGEST_MAX_PIXELS, ImageLimits
+from services.common.settings import CommaList, Port, Positive, ServerSettings
+
+
+class KafkaSettings(ServerSettings):
+    """The Kafka side of the gateway. Without `kafka` there is none."""
+
+    kafka: CommaList = Field((), description="HOST:PORT of one or more brokers; empty: no Kafka.")
+    jobs_topic: str = Field("ocr.jobs", description="Topic that jobs are read from.")
+    results_topic: str = Field("ocr.results", description="Topic that results are written to.")
+    dlq_topic: str = Field("ocr.jobs.dlq", description="Topic for jobs that cannot be done, with the reason.")
+    group: str = Field("ocr-gateway", description="Consumer group; gateways of one group share the jobs.")
+    result_format: Literal["json", "protobuf"] = Field("json", description="Form of the results.")
+    kafka_max_in_flight: Positive = Field(64, description="Kafka documents that are worked on at once.")
+    kafka_max_in_flight_mb: Positive = Field(128, description="Their size together, in MiB.")
+    kafka_max_span: Positive = Field(
+        1024, description="Offsets of a partition between the oldest unfinished job and the newest taken."
+    )
+    kafka_max_attempts: Positive = Field(
+        5, description="Tries of a job whose error can pass, before it becomes a dead letter."
+    )
+    kafka_max_result_bytes: Positive = Field(
+        1_000_000, description="Largest result that its topic accepts, in bytes."
+    )
+
+
+class GatewaySettings(KafkaSettings):
+    """The gateway takes documents from gRPC and Kafka, and has their lines found and read."""
+
+    port: Port = Field(50051, description="Port of the gRPC server; 0 takes a free one.")
+    detector: str = Field("127.0.0.1:50052", description="HOST:PORT of the detectors, or any gRPC target.")
+    recognizer: str = Field("127.0.0.1:50053", description="HOST:PORT of the recognizers, likewise.")
+
+    max_in_flight: Positive = Field(
+        64, description="Documents of single calls at once, more are refused; of streams, more must wait."
+    )
+    max_pages_in_flight: Positive = Field(
+        16, description="Decoded pages in memory at once, for each of the two classes of priority."
+    )
+    max_pages_per_document: Positive = Field(4, description="Pages of one document worked on side by side.")
+    cpu_threads: int = Field(
+        0, ge=0, description="Threads that decode and crop, for each class of priority; 0: one per core."
+    )
+
+    max_document_mb: Positive = Field(32, description="Largest document, in MiB.")
+    max_pixels: int = Field(
+        ImageLimits.max_pixels,
+        ge=16,
+        le=LARGEST_MAX_PIXELS,
+        description="Most pixels that a page may declare.",
+    )
+    min_side: Positive = Field(ImageLimits.min_side, description="Shortest side of a page, in pixels.")
+    max_pages: Positive = Field(ImageLimits.max_pages, description="Most pages of one document.")
+    pdf_dpi: float = Field(
+        ImageLimits.pdf_dpi, gt=0, description="Dots per inch that PDF pages are drawn with."
+    )
+    max_pdf_side: Positive = Field(
+        ImageLimits.max_pdf_side, description="Longest side of a drawn PDF page, in pixels."
+    )
+    uri_allow: CommaList = Field(
+        (), description="Folders that a job's `file:///…` may lie in, separated by commas; none by default."
+    )
+
+    max_request_mb: Positive = Field(
+        32, description="Lines of a page are sent to the recognizer in requests of about this size, in MiB."
+    )
+    backend_timeout_s: float = Field(
+        120.0,
+        gt=0,
+        description="Seconds after which a detector or recognizer that does not answer is given up.",
+    )
+    backend_max_attempts: Positive = Field(
+        6, description="Tries of a call to a detector or recognizer that is gone or restarting."
+    )
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.max_message_mb <= self.max_document_mb:
+            raise ValueError("max_message_mb must exceed max_document_mb, or a document fits no message")
+        if self.max_request_mb >= self.max_message_mb:
+            raise ValueError("max_request_mb must be below max_message_mb")
+        for folder in self.uri_allow:
+            if not Path(folder).is_absolute() or not Path(folder).is_dir():
+                raise ValueError(f"uri_allow: {folder} is not an absolute path of a folder")
+        return self
+
+    @cached_property
+    def image_limits(self) -> ImageLimits:
+        """What documents are refused."""
+        return ImageLimits(
+            max_bytes=self.max_document_mb * 2**20,
+            max_pixels=self.max_pixels,
+            min_side=self.min_side,
+            max_pages=self.max_pages,
+            pdf_dpi=self.pdf_dpi,
+            max_pdf_side=self.max_pdf_side,
+        )

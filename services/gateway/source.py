@@ -1,0 +1,84 @@
+"""From a job to the bytes of its document: what it carries, or a file in a folder that the operator allowed.
+
+A `uri` comes from a stranger. It is compared with the allowed folders before anything on the disk is asked
+about it, after `..` and links are resolved, and again on the opened file: whoever may write into an allowed
+folder could swap a link in between.
+"""
+
+import os
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import unquote_to_bytes, urlsplit
+
+from services.common.errors import DocumentTooLarge, InvalidJob, UriNotAllowed, UriUnreadable
+from services.common.pb import ocr_pb2 as pb
+
+_OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_OPENED = Path("/proc/self/fd")
+
+
+def read(job: pb.Job, allowed: Sequence[str], max_bytes: int) -> bytes:
+    """The bytes of the job's document. Blocks on the disk: call it in a thread.
+
+    Raises `InvalidJob` without a document, `UriNotAllowed`, `UriUnreadable`, `DocumentTooLarge`.
+    """
+    form = job.WhichOneof("source")
+    if form is None:
+        raise InvalidJob("the job has neither `content` nor `uri`")
+    if form == "content":
+        return job.content
+    path = allowed_path(job.uri, allowed)
+    try:
+        return _read_file(path, job.uri, allowed, max_bytes)
+    except OSError as error:
+        raise UriUnreadable(f"{job.uri}: {error.strerror or error}") from error
+
+
+def allowed_path(uri: str, allowed: Sequence[str]) -> Path:
+    """The real path that `uri` names, if it lies inside one of the allowed folders; else `UriNotAllowed`."""
+    path = Path(os.path.realpath(local_path(uri)))
+    if not _inside(path, allowed):
+        raise UriNotAllowed(f"{uri!r} lies outside the allowed folders; they are set by uri_allow")
+    return path
+
+
+def local_path(uri: str) -> str:
+    """The absolute path in a `file:` URI, or `UriNotAllowed`. Looks at the text alone."""
+    try:
+        parts = urlsplit(uri)
+    except ValueError as error:
+        raise UriNotAllowed(f"{uri!r} is not a URI: {error}") from error
+    if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
+        raise UriNotAllowed(f"{uri!r}: only file:///… on this machine is read")
+    if parts.query or parts.fragment:
+        raise UriNotAllowed(f"{uri!r} has a query or a fragment; write ? as %3F and # as %23")
+    path = os.fsdecode(unquote_to_bytes(parts.path))
+    if not path.startswith("/") or "\0" in path or ".." in path.split("/"):
+        raise UriNotAllowed(f"{uri!r} must hold an absolute path without `..` or NUL")
+    return path
+
+
+def _inside(path: Path, allowed: Sequence[str]) -> bool:
+    return any(path.is_relative_to(os.path.realpath(folder)) for folder in allowed)
+
+
+def _read_file(path: Path, uri: str, allowed: Sequence[str], max_bytes: int) -> bytes:
+    _check_file(path.lstat(), uri, max_bytes)  # before opening: that alone sets some devices to work
+    handle = os.open(path, _OPEN)
+    with os.fdopen(handle, "rb") as file:
+        _check_file(os.fstat(handle), uri, max_bytes)
+        opened = _OPENED / str(handle)
+        if _OPENED.is_dir() and not _inside(opened.readlink(), allowed):
+            raise UriNotAllowed(f"{uri!r} lies outside the allowed folders")
+        data = file.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise DocumentTooLarge(f"{uri} has grown over the limit of {max_bytes} bytes")
+    return data
+
+
+def _check_file(found: os.stat_result, uri: str, max_bytes: int) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise UriUnreadable(f"{uri} is not a regular file")
+    if found.st_size > max_bytes:
+        raise DocumentTooLarge(f"{uri} has {found.st_size} bytes; the limit is {max_bytes}")
