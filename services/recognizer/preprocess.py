@@ -17,8 +17,6 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from services.common.errors import ImageTooSmall
-
 HEIGHT = 48
 """Rows of every line; the models are built for it."""
 
@@ -40,29 +38,9 @@ def padded_width(content: int, ladder: Sequence[int] = WIDTH_LADDER) -> int:
 
 
 def resize(line: NDArray[np.uint8], ladder: Sequence[int] = WIDTH_LADDER) -> NDArray[np.uint8]:
-    """A line, uint8 `(height, width, 3)`, at 48 rows and its own proportions.
-
-    Raises ImageTooSmall when a side is shorter than two pixels.
-    """
+    """A line, uint8 `(height, width, 3)`, at 48 rows and its own proportions, no wider than the last rung."""
     height, width = line.shape[:2]
-    if min(height, width) < MIN_SIDE:
-        raise ImageTooSmall(f"the line is {width}x{height} pixels, at least {MIN_SIDE}x{MIN_SIDE} are needed")
     columns = content_width(height, width, ladder)
     if (height, width) == (HEIGHT, columns):
         return line
     return np.asarray(cv2.resize(line, (columns, HEIGHT), interpolation=cv2.INTER_LINEAR), dtype=np.uint8)
-
-
-_TABLE = ((np.arange(256, dtype=np.float64) / 255 - 0.5) / 0.5).astype(np.float32)
-
-
-def stack(lines: Sequence[NDArray[np.uint8]], width: int) -> NDArray[np.float32]:
-    """Lines from `resize` as one batch `(n, 3, 48, width)`, values -1 to 1, zeros to the right of each.
-
-    Zeros after normalisation, a middle grey: measured better than repeating the last column.
-    """
-    batch = np.zeros((len(lines), 3, HEIGHT, width), dtype=np.float32)
-    for target, line in zip(batch, lines, strict=True):
-        values = cv2.LUT(line, _TABLE)
-        target[:, :, : line.shape[1]] = values.transpose(2, 0, 1)
-    return batch

@@ -1,12 +1,11 @@
-"""The padded width is a pure, rising function of the line's proportions; padding is zero."""
+"""The padded width is a pure, rising function of the line's proportions."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.common.errors import ImageTooSmall
-from services.recognizer.preprocess import HEIGHT, WIDTH_LADDER, content_width, padded_width, resize, stack
+from services.recognizer.preprocess import HEIGHT, WIDTH_LADDER, content_width, padded_width, resize
 
 SIDES = st.integers(2, 6000)
 
@@ -54,26 +53,3 @@ def test_resizing_keeps_proportions_and_is_done_once(height, width):
 
 def test_a_line_wider_than_the_ladder_is_squeezed_to_it():
     assert resize(line(10, 900), (160, 320)).shape == (HEIGHT, 320, 3)
-
-
-@pytest.mark.parametrize("size", [(1, 50), (50, 1), (1, 1)])
-def test_a_line_too_thin_for_text_is_refused(size):
-    with pytest.raises(ImageTooSmall, match=f"{size[1]}x{size[0]}"):
-        resize(line(*size))
-
-
-def test_values_are_those_of_paddleocr_and_the_padding_is_zero():
-    lines = [resize(line(48, 100)), resize(line(48, 160, seed=1))]
-    batch = stack(lines, 160)
-    assert batch.shape == (2, 3, HEIGHT, 160)
-    assert batch.dtype == np.float32
-    slow = (lines[0].astype(np.float64) / 255 - 0.5) / 0.5
-    np.testing.assert_allclose(batch[0, :, :, :100], slow.transpose(2, 0, 1), atol=1e-6)
-    assert not batch[0, :, :, 100:].any()
-
-
-def test_a_line_looks_the_same_alone_and_among_others():
-    lines = [resize(line(48, width, seed=width)) for width in (20, 90, 160)]
-    together = stack(lines, 160)
-    for row, one in zip(together, lines, strict=True):
-        np.testing.assert_array_equal(row, stack([one], 160)[0])

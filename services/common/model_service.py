@@ -1,0 +1,329 @@
+"""A model behind a batch queue: the furniture that detector and recognizer share.
+
+    callers ─▶ Batcher ─▶ PredictorPool ─▶ the next free host ─▶ its predictor process
+
+A service brings three things of its own: how items are stacked to one array, which shapes there are,
+and which settings shape the output. It reads the arrays that come back by itself, in a thread, so that
+the predictor goes on with the next batch meanwhile.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from services.common.batch_contract import Completed, Request, RunOutput
+from services.common.batch_queue import BatchLimits, Priority
+from services.common.batcher import Batcher
+from services.common.engines import simulated
+from services.common.engines.base import (
+    EngineSpec,
+    GpuOptions,
+    Head,
+    Shape,
+    SimulatedCost,
+    choose_device,
+    choose_engine,
+    installed_version,
+    usable_cores,
+)
+from services.common.errors import OcrError, Unavailable
+from services.common.models import ModelFiles, Role, SetupError, default_set, resolve
+from services.common.pb import ocr_pb2 as pb
+from services.common.predictor import PredictorHost, PredictorResult
+from services.common.settings import BatchSettings, EngineSettings
+from services.common.telemetry import METRICS, BatchTelemetry, observe
+
+log = logging.getLogger(__name__)
+
+Item = TypeVar("Item")
+Parameters = ParamSpec("Parameters")
+Returned = TypeVar("Returned")
+Arrays = tuple[NDArray[Any], ...]
+"""What the model gave for one item."""
+Answer = Completed[Arrays] | OcrError
+
+
+class Host(Protocol):
+    """What the pool needs of a `PredictorHost`."""
+
+    @property
+    def ready(self) -> bool: ...  # noqa: D102
+    @property
+    def state(self) -> str: ...  # noqa: D102
+    @property
+    def restarts(self) -> int: ...  # noqa: D102
+    async def start(self) -> None: ...  # noqa: D102
+    async def run(self, batch: NDArray[np.float32]) -> PredictorResult: ...  # noqa: D102
+    async def close(self) -> None: ...  # noqa: D102
+
+
+class PredictorPool(Generic[Item]):
+    """Several hosts of the same model as one runner of batches; a batch goes to the next free host."""
+
+    def __init__(
+        self, stage: str, hosts: Sequence[Host], stack: Callable[[Sequence[Item]], NDArray[np.float32]]
+    ) -> None:
+        self.hosts = tuple(hosts)
+        self._stage = stage
+        self._stack = stack
+        self._free = list(self.hosts)
+        self._returned = asyncio.Condition()
+        self._restarts = 0
+        # Threads of its own: behind a crowd of pages to be decoded, the predictor would wait for its batch.
+        self._stackers = ThreadPoolExecutor(max(1, len(hosts)), f"{stage}-stack")
+
+    async def prepare(self, items: Sequence[Item]) -> NDArray[np.float32]:
+        """The items of a batch as one array, made in a thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._stackers, self._stack, items)
+
+    async def run(self, prepared: NDArray[np.float32]) -> RunOutput[Arrays]:
+        """The arrays of each item, or its error. Raises Unavailable when no host can work any more."""
+        host = await self._take()
+        try:
+            result = await host.run(prepared)
+        finally:
+            await self._give(host)
+        return RunOutput(result.items, result.model_ms)
+
+    async def _take(self) -> Host:
+        async with self._returned:
+            await self._returned.wait_for(lambda: self._next() is not None)
+            host = self._next()
+            assert host is not None
+            self._free.remove(host)
+            return host
+
+    def _next(self) -> Host | None:
+        """A ready host before one that restarts; one that has failed only when all have."""
+        usable = [host for host in self._free if host.state != "failed"]
+        if usable:
+            return next((host for host in usable if host.ready), usable[0])
+        all_failed = all(host.state == "failed" for host in self.hosts)
+        return self._free[0] if all_failed and self._free else None
+
+    async def _give(self, host: Host) -> None:
+        async with self._returned:
+            self._free.append(host)
+            self._returned.notify_all()
+        restarts = sum(each.restarts for each in self.hosts)
+        METRICS.restarts.add(restarts - self._restarts, {"stage": self._stage})
+        self._restarts = restarts
+
+    async def close(self) -> None:
+        """End the predictor processes."""
+        await asyncio.gather(*(host.close() for host in self.hosts))
+        self._stackers.shutdown(wait=False, cancel_futures=True)
+
+
+class ServedModel(Generic[Item]):
+    """A model from start to end: loads and warms up, answers batches, tells its state, drains, closes."""
+
+    def __init__(
+        self,
+        stage: str,
+        info: pb.ModelInfo,
+        hosts: Sequence[Host],
+        stack: Callable[[Sequence[Item]], NDArray[np.float32]],
+        limits: BatchLimits,
+    ) -> None:
+        self.stage = stage
+        self.info = info
+        self._pool = PredictorPool(stage, hosts, stack)
+        self._batcher: Batcher[Item, Arrays] = Batcher(
+            limits, self._pool, concurrency=len(hosts), observer=BatchTelemetry(stage)
+        )
+        self._threads = ThreadPoolExecutor(usable_cores() + 1, stage)
+        self._state = "starting"
+
+    async def start(self) -> None:
+        """Load the model in every predictor and warm it up. Raises Unavailable if it cannot run here."""
+        started = time.monotonic()
+        try:
+            await asyncio.gather(*(host.start() for host in self._pool.hosts))
+        except SetupError as error:
+            raise Unavailable(str(error)) from error
+        self._batcher.start()
+        self._state = "serving"
+        self._observe()
+        fields = {"model": self.info.model_set, "engine": self.info.engine, "s": time.monotonic() - started}
+        log.info("the model is warm", extra={"fields": fields})
+
+    def _observe(self) -> None:
+        stage = {"stage": self.stage}
+        observe("ocr.queue.depth", "{item}", "Items that wait.", lambda: [(self._batcher.depth, stage)])
+        observe("ocr.in_flight", "{item}", "Items in batches.", lambda: [(self._batcher.in_flight, stage)])
+        observe("ocr.ready", "1", "1 when ready.", lambda: [(float(self.not_ready() is None), stage)])
+
+    def not_ready(self) -> str | None:
+        """Why it cannot serve now, in words; None when it can."""
+        if self._state != "serving":
+            return self._state
+        if any(host.ready for host in self._pool.hosts):
+            return None
+        return "no predictor is ready: " + ", ".join(host.state for host in self._pool.hosts)
+
+    async def submit_all(
+        self, requests: Sequence[Request[Item]], *, priority: Priority, deadline: float | None
+    ) -> list[Answer]:
+        """The arrays or the error of each item, in order; all are admitted or none.
+
+        Raises Overloaded and ShuttingDown at the door, Unavailable before the start has ended. While a
+        predictor restarts, work is accepted and waits.
+        """
+        if self._state == "starting":
+            raise Unavailable(f"the {self.stage} is still starting; try again in a while")
+        return await self._batcher.submit_all(requests, priority=priority, deadline=deadline)
+
+    async def in_thread(
+        self, work: Callable[Parameters, Returned], *args: Parameters.args, **kwargs: Parameters.kwargs
+    ) -> Returned:
+        """Do work that takes milliseconds of CPU without blocking the event loop."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, lambda: work(*args, **kwargs))
+
+    async def drain(self) -> None:
+        """Refuse new work and finish what was accepted."""
+        self._state = "draining"
+        await self._batcher.drain()
+
+    async def close(self) -> None:
+        """End the predictor processes; whatever still waits is answered with ShuttingDown."""
+        await self._batcher.close()
+        await self._pool.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+@dataclass(frozen=True)
+class ModelPlan:
+    """Which model runs on what, settled before anything is loaded."""
+
+    engine: str
+    files: ModelFiles
+    settings: EngineSettings
+
+    def hosts(self, head: Head, shapes: tuple[Shape, ...]) -> list[PredictorHost]:
+        """One host for each predictor on each device, all warmed up on `shapes`."""
+        settings = self.settings
+        devices = [choose_device(device) for device in settings.devices for _ in range(settings.predictors)]
+        return [
+            PredictorHost(
+                self._spec(head, shapes, device, threads=settings.threads or _share_of_cores(devices)),
+                run_timeout_s=settings.run_timeout_s,
+                start_timeout_s=settings.start_timeout_s,
+            )
+            for device in devices
+        ]
+
+    def _spec(self, head: Head, shapes: tuple[Shape, ...], device: str, *, threads: int) -> EngineSpec:
+        settings = self.settings
+        return EngineSpec(
+            engine=self.engine,
+            model=self.files,
+            head=head,
+            device=device,
+            threads=threads,
+            shapes=shapes,
+            gpu=GpuOptions(
+                memory_pool_mb=settings.gpu_memory_mb,
+                fp16=settings.gpu_fp16,
+                tensorrt=settings.gpu_tensorrt,
+            ),
+            simulated=SimulatedCost(
+                fixed_ms=settings.simulated_fixed_ms, ms_per_megapixel=settings.simulated_ms_per_megapixel
+            ),
+        )
+
+    def info(self, shaped_by: Mapping[str, object], *, max_side: int = 0) -> pb.ModelInfo:
+        """What answers say of the model; `shaped_by` are the service's settings that shape the output."""
+        settings = self.settings
+        how = {"devices": ",".join(settings.devices)}
+        if settings.gpu_fp16 or settings.gpu_tensorrt:
+            how |= {"fp16": str(settings.gpu_fp16).lower(), "tensorrt": str(settings.gpu_tensorrt).lower()}
+        return pb.ModelInfo(
+            model_set=self.files.model_set,
+            weights_sha256=self.files.sha256,
+            engine=self.engine,
+            engine_version=installed_version(self.engine) or "",
+            settings={**how, **{name: str(value) for name, value in shaped_by.items()}},
+            max_side=max_side,
+        )
+
+
+def _share_of_cores(devices: Sequence[str]) -> int:
+    """Threads of each predictor when all together shall use all cores once; 0, all cores, if it is alone."""
+    return max(1, usable_cores() // len(devices)) if len(devices) > 1 else 0
+
+
+def plan(settings: EngineSettings, role: Role) -> ModelPlan:
+    """Choose engine and model. Raises SetupError: no engine, model missing or damaged."""
+    engine = choose_engine(settings.engine, settings.devices[0])
+    if engine == "simulated":
+        return ModelPlan(engine, simulated.model_files(role), settings)
+    name = default_set(engine) if settings.models == "auto" else settings.models
+    return ModelPlan(engine, resolve(name, role, cache=settings.models_dir), settings)
+
+
+def batch_limits(settings: BatchSettings) -> BatchLimits:
+    """The limits of the queue. Batches have 1, 2, 4 … items or the most allowed: few sizes to warm up."""
+    most = settings.max_batch_size
+    powers = tuple(1 << bit for bit in range(most.bit_length()) if 1 << bit < most)
+    return BatchLimits(
+        max_batch_size=most,
+        max_queue_delay_ms=settings.max_queue_delay_ms,
+        max_batch_pixels=settings.max_batch_pixels,
+        capacity=settings.queue_capacity,
+        bulk_max_age_ms=settings.bulk_max_age_ms,
+        allowed_batch_sizes=(*powers, most),
+    )
+
+
+def batch_shapes(items: Iterable[tuple[int, int]], limits: BatchLimits) -> tuple[Shape, ...]:
+    """Every shape that a batch of items `(height, width)` can have: the closed set to warm up."""
+    return tuple(
+        (size, 3, height, width)
+        for height, width in items
+        for size in limits.allowed_batch_sizes
+        if size <= limits.full_size(height * width)
+    )
+
+
+def stage_timing(answers: Iterable[Answer], *, process_ms: float, total_ms: float) -> pb.StageTiming:
+    """Where the time of one call went; items that failed or expired carried no batch."""
+    done = [answer for answer in answers if not isinstance(answer, OcrError)]
+    batches = {answer.batch_id: answer for answer in done}.values()
+    return pb.StageTiming(
+        queue_ms=max((answer.queue_ms for answer in done), default=0.0),
+        model_ms=sum(batch.model_ms for batch in batches),
+        process_ms=process_ms,
+        total_ms=total_ms,
+        batches=len(batches),
+        mean_batch_size=sum(batch.batch_size for batch in batches) / max(len(batches), 1),
+    )
+
+
+class Stopwatch:
+    """Milliseconds of a call, and of the parts of it that are `process_ms`."""
+
+    def __init__(self) -> None:
+        self._started = time.monotonic()
+        self.process_ms = 0.0
+
+    def __enter__(self) -> None:
+        """Start to count a part."""
+        self._part = time.monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        """End the part."""
+        self.process_ms += (time.monotonic() - self._part) * 1000
+
+    def timing(self, answers: Iterable[Answer]) -> pb.StageTiming:
+        """Where the time went, from the start to now."""
+        total_ms = (time.monotonic() - self._started) * 1000
+        return stage_timing(answers, process_ms=self.process_ms, total_ms=total_ms)

@@ -1,0 +1,228 @@
+"""The furniture around a model: which host gets a batch, what is warmed up, what the answers say of time."""
+
+import asyncio
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from services.common.predictor import PredictorResult
+
+from services.common.batch_contract import Completed, Request
+from services.common.batch_queue import BatchLimits, Priority
+from services.common.errors import InvalidJob, PredictorFailed, ShuttingDown, Unavailable
+from services.common.model_service import (
+    PredictorPool,
+    ServedModel,
+    batch_limits,
+    batch_shapes,
+    plan,
+    stage_timing,
+)
+from services.common.models import ModelMissing, SetupError
+from services.common.pb import ocr_pb2 as pb
+from services.common.settings import BatchSettings, EngineSettings, ServerSettings, load
+
+LIMITS = BatchLimits(4, 0.0, 10**9, 100, 1000.0, (1, 2, 4))
+
+
+class FakeHost:
+    """A predictor that doubles each item, and waits before it does while `gate` is closed."""
+
+    def __init__(self, state="ready"):
+        self.state, self.restarts, self.batches = state, 0, []
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.entered = asyncio.Event()
+        self.closed = False
+
+    @property
+    def ready(self):
+        return self.state == "ready"
+
+    async def start(self):
+        self.state = "ready"
+
+    async def run(self, batch):
+        if self.state == "failed":
+            raise Unavailable("this predictor has failed")
+        self.batches.append(batch)
+        self.entered.set()
+        await self.gate.wait()
+        return PredictorResult([(row * 2,) for row in batch], 3.0)
+
+    async def close(self):
+        self.closed = True
+
+
+def stack(items):
+    return np.asarray(items, np.float32)
+
+
+def pool(*hosts):
+    return PredictorPool("test", hosts, stack)
+
+
+def served(*hosts):
+    return ServedModel("test", pb.ModelInfo(model_set="fake"), hosts, stack, LIMITS)
+
+
+def requests(*values):
+    return [Request(value, "shape", 1) for value in values]
+
+
+async def submit(model, *values):
+    return await model.submit_all(requests(*values), priority=Priority.ONLINE, deadline=None)
+
+
+async def test_batches_run_side_by_side_on_all_hosts():
+    hosts = FakeHost(), FakeHost()
+    for host in hosts:
+        host.gate.clear()
+    both = pool(*hosts)
+    runs = [asyncio.create_task(both.run(stack([value]))) for value in (1, 2)]
+    await asyncio.gather(*(host.entered.wait() for host in hosts))
+    for host in hosts:
+        host.gate.set()
+    assert [float((await run).outputs[0][0]) for run in runs] == [2.0, 4.0]
+    await both.close()
+
+
+async def test_a_ready_host_is_taken_before_one_that_restarts():
+    restarting, ready = FakeHost("restarting"), FakeHost()
+    both = pool(restarting, ready)
+    for value in range(3):
+        await both.run(stack([value]))
+    assert len(ready.batches) == 3
+    await both.close()
+
+
+async def test_a_failed_host_gets_no_batch_while_another_works():
+    failed, busy = FakeHost("failed"), FakeHost()
+    busy.gate.clear()
+    both = pool(failed, busy)
+    runs = [asyncio.create_task(both.run(stack([value]))) for value in range(2)]
+    await busy.entered.wait()
+    busy.gate.set()
+    await asyncio.gather(*runs)
+    assert len(busy.batches) == 2
+    await both.close()
+
+
+async def test_waiting_for_a_host_ends_when_the_last_one_fails():
+    failed, failing = FakeHost("failed"), FakeHost()
+    failing.gate.clear()
+    both = pool(failed, failing)
+    runs = [asyncio.create_task(both.run(stack([value]))) for value in range(2)]
+    await failing.entered.wait()
+    failing.state = "failed"
+    failing.gate.set()
+    await runs[0]
+    with pytest.raises(Unavailable):
+        await runs[1]
+    await both.close()
+
+
+async def test_life_of_a_model_from_start_to_close():
+    host = FakeHost("starting")
+    model = served(host)
+    assert model.not_ready() == "starting"
+    with pytest.raises(Unavailable, match="still starting"):
+        await submit(model, 1)
+    await model.start()
+    assert model.not_ready() is None
+    answers = await submit(model, 1, 2)
+    assert [float(answer.output[0]) for answer in answers] == [2.0, 4.0]
+    host.state = "restarting"
+    assert "restarting" in model.not_ready()
+    await model.drain()
+    assert model.not_ready() == "draining"
+    with pytest.raises(ShuttingDown):
+        await submit(model, 1)
+    await model.close()
+    assert host.closed
+
+
+async def test_draining_finishes_accepted_work():
+    host = FakeHost()
+    host.gate.clear()
+    model = served(host)
+    await model.start()
+    waiting = asyncio.create_task(submit(model, 1))
+    await host.entered.wait()
+    draining = asyncio.create_task(model.drain())
+    host.gate.set()
+    await draining
+    assert float((await waiting)[0].output[0]) == 2.0
+    await model.close()
+
+
+async def test_a_model_that_cannot_start_says_what_to_do():
+    class NoEngine(FakeHost):
+        async def start(self):
+            raise SetupError("install the engine")
+
+    model = served(NoEngine())
+    with pytest.raises(Unavailable, match="install the engine"):
+        await model.start()
+    await model.close()
+
+
+async def test_work_in_a_thread_returns_or_raises_what_the_work_does():
+    model = served(FakeHost())
+    assert await model.in_thread(divmod, 7, 2) == (3, 1)
+    with pytest.raises(ZeroDivisionError):
+        await model.in_thread(divmod, 7, 0)
+    await model.close()
+
+
+class Settings(ServerSettings, EngineSettings, BatchSettings):
+    """A process for the tests."""
+
+
+@pytest.mark.parametrize(("most", "sizes"), [(1, (1,)), (2, (1, 2)), (6, (1, 2, 4, 6)), (8, (1, 2, 4, 8))])
+def test_batch_sizes_are_powers_of_two_and_the_largest(most, sizes):
+    assert batch_limits(Settings(max_batch_size=most)).allowed_batch_sizes == sizes
+
+
+@given(st.integers(1, 12), st.integers(1, 10**7), st.integers(1, 64), st.integers(1, 5000))
+def test_every_batch_that_the_queue_can_form_was_warmed_up(most, budget, height, width):
+    limits = batch_limits(Settings(max_batch_size=most, max_batch_pixels=budget))
+    warmed = {shape[0] for shape in batch_shapes([(height, width)], limits)}
+    assert {limits.size_for(min(items, limits.full_size(height * width))) for items in range(1, 40)} == warmed
+
+
+def test_nothing_is_loaded_for_a_model_that_is_not_there(tmp_path):
+    settings = load(
+        Settings, ["--engine", "openvino", "--models", "ppocr-v6-small", "--models-dir", str(tmp_path)]
+    )
+    with pytest.raises(ModelMissing, match="ocrctl models fetch ppocr-v6-small"):
+        plan(settings, "det")
+
+
+def test_what_a_model_says_of_itself_names_all_that_shapes_the_output():
+    info = plan(Settings(engine="simulated"), "rec").info({"rule": 3}, max_side=960)
+    assert info.engine == info.model_set == "simulated"
+    assert len(info.weights_sha256) == 64
+    assert info.engine_version
+    assert info.settings["rule"] == "3"
+    assert info.settings["devices"] == "cpu"
+    assert info.max_side == 960
+
+
+def completed(batch_id, queue_ms, model_ms, size):
+    return Completed(output=(), queue_ms=queue_ms, model_ms=model_ms, batch_size=size, batch_id=batch_id)
+
+
+def test_model_time_counts_each_batch_once():
+    answers = [completed(1, 5, 10, 8), completed(1, 7, 10, 8), completed(2, 1, 4, 2), PredictorFailed("dead")]
+    timing = stage_timing(answers, process_ms=1.5, total_ms=20)
+    assert timing == pb.StageTiming(
+        queue_ms=7, model_ms=14, process_ms=1.5, total_ms=20, batches=2, mean_batch_size=5
+    )
+
+
+def test_a_call_without_an_answer_has_no_batches():
+    assert stage_timing([InvalidJob("no")], process_ms=1, total_ms=2) == pb.StageTiming(
+        process_ms=1, total_ms=2
+    )
