@@ -12,13 +12,16 @@ app = typer.Typer(
     cls=Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Read the text of scanned slips, receipts and forms.\n\n"
     "Start with `ocrctl up` in one terminal and `ocrctl submit --wait FILE` in another; "
     "`ocrctl doctor` says what is missing.\n\n"
     "Exit status: 0 all documents were read, 1 some were not, 2 wrong use, 3 nobody answers.",
 )
-models_app = typer.Typer(cls=Commands, no_args_is_help=True, help="List, fetch and verify model sets.")
+models_app = typer.Typer(
+    cls=Commands, no_args_is_help=True, rich_markup_mode="markdown", help="List, fetch and verify model sets."
+)
 app.add_typer(models_app, name="models")
 
 
@@ -51,8 +54,8 @@ OverlayOption = Annotated[
     typer.Option(
         "--overlay",
         metavar="DIR",
-        help="Also draw each page with its boxes and text into this folder. Text needs a font of this computer "
-        "that has its characters; without one the boxes carry numbers and a .txt file explains them.",
+        help="Also draw each page with its boxes and text into this folder. The text needs a font of this "
+        "computer; without one that fits, the boxes carry numbers and a .txt file explains them.",
     ),
 ]
 TimeoutOption = Annotated[

@@ -15,7 +15,7 @@ def result_from(value: bytes, key: str, headers: dict[str, bytes]) -> pb.Result:
         if b"protobuf" in headers.get("content-type", b""):
             return pb.Result.FromString(value)
         return result_from_json(value)
-    except (ValueError, KeyError, DecodeError) as error:
+    except (ValueError, DecodeError) as error:
         return failure("", key, "INTERNAL", f"the result cannot be read ({error}); is it of another version?")
 
 
@@ -24,13 +24,13 @@ def result_from_json(value: bytes) -> pb.Result:
     fields = json.loads(value)
     if not isinstance(fields, dict):
         raise ValueError("a result is a JSON object")  # noqa: TRY004  # the data is wrong, not the program
-    fields["status"] = str(fields.get("status", "")).upper() or "STATUS_UNSPECIFIED"
-    for line in fields.get("lines", ()):
-        line["points"] = [{"x": x, "y": y} for x, y in line.get("points", ())]
     try:
+        fields["status"] = pb.Status.Value(fields["status"].upper())
+        for line in fields.get("lines", ()):
+            line["points"] = [{"x": x, "y": y} for x, y in line["points"]]
         return json_format.ParseDict(fields, pb.Result(), ignore_unknown_fields=True)
-    except json_format.ParseError as error:
-        raise ValueError(str(error)) from None
+    except (json_format.ParseError, LookupError, TypeError, AttributeError) as error:
+        raise ValueError(f"not a result: {error}") from None
 
 
 def dead_letter(key: str, headers: dict[str, bytes]) -> pb.Result:

@@ -89,7 +89,7 @@ def _engine(name: str) -> Check:
         version, devices = json.loads((said or "").strip().splitlines()[-1])
     except (IndexError, ValueError):
         return Check(f"engine {name}", Verdict.NOTE, "installed, but cannot be loaded", f"again: {install}")
-    return Check(f"engine {name}", Verdict.OK, f"{version}, devices {', '.join(devices)}")
+    return Check(f"engine {name}", Verdict.OK, f"{version.split('-')[0]}, devices {', '.join(devices)}")
 
 
 def _some_engine(engines: Iterable[Check]) -> Check:

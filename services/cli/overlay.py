@@ -52,7 +52,7 @@ class Overlays:
         for number, page in load_pages(path, result):
             target = self._folder / (f"{name}-p{number}.jpg" if many else f"{name}.jpg")
             picture, legend = draw(page, [line for line in result.lines if line.page == number])
-            picture.save(target, quality=88)
+            picture.save(target, quality=88, subsampling=0)  # thin coloured lines keep their colour
             written.append(target)
             if legend:
                 target.with_suffix(".txt").write_text(legend, encoding="utf-8")
