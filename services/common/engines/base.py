@@ -17,6 +17,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import os
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -179,9 +180,14 @@ def _version(distribution: str) -> str | None:
 
 
 def import_library(module: str, engine: str) -> Any:
-    """The library of an engine, as `Any`: none of them has types. Raises `EngineUnavailable`."""
+    """The library of an engine, as `Any`: none of them has types. Raises `EngineUnavailable`.
+
+    Warnings at import are dropped: they speak to those who build the library (Paddle: no ccache found).
+    """
     try:
-        return importlib.import_module(module)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return importlib.import_module(module)
     except ImportError as error:
         raise EngineUnavailable(
             f"engine {engine} cannot be loaded ({error}); install it: pip install 'ocr-serving[{engine}]'"
