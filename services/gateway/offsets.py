@@ -149,7 +149,7 @@ class OffsetLedger:
         return ticket
 
     def finished(self, ticket: Ticket) -> bool:
-        """Its result is acknowledged: its slot is free; if the epoch still runs (True), its offset is done."""
+        """Its result is acknowledged: its slot is free and, if its epoch still runs, it is done (True)."""
         self.abandoned(ticket)
         if not self.is_current(ticket):
             return False
@@ -171,16 +171,20 @@ class OffsetLedger:
         state = self._partitions.get(partition)
         return None if state is None else state.committable()
 
-    def to_commit(self, partitions: Iterable[Partition] | None = None) -> dict[Partition, Commit]:
-        """What has advanced since the last successful commit."""
-        wanted = list(self._partitions if partitions is None else partitions)
+    def positions(self, partitions: Iterable[Partition]) -> dict[Partition, Commit]:
+        """Where each of these stands; those of which nothing was read yet are left out."""
         found = {}
-        for partition in wanted:
+        for partition in partitions:
             offset = self.position(partition)
-            if offset is not None and offset != self._committed.get(partition):
-                epoch = self._partitions[partition].leader_epoch
-                found[partition] = Commit(self._epochs[partition], offset, epoch)
+            if offset is not None:
+                leader_epoch = self._partitions[partition].leader_epoch
+                found[partition] = Commit(self._epochs[partition], offset, leader_epoch)
         return found
+
+    def to_commit(self) -> dict[Partition, Commit]:
+        """What has advanced since the last successful commit."""
+        positions = self.positions(self._partitions)
+        return {p: commit for p, commit in positions.items() if commit.offset != self._committed[p]}
 
     def committed(self, commits: Mapping[Partition, Commit]) -> None:
         """The broker has taken these; those of an earlier epoch are passed over."""

@@ -1,0 +1,573 @@
+"""Where Kafka is: the only file that imports its client. Everything else sees two small ports.
+
+`RecordSource` reads, `RecordSink` writes; tests have an in-memory pair that keeps the same promises.
+
+The client is synchronous and has an I/O thread of its own. One more thread owns each consumer and each
+producer; it takes calls one by one and answers through the event loop, so nothing here is shared. What
+that thread must never do is wait for long: a poll takes at most `poll_timeout_ms`, except while the group
+rebalances.
+
+A rebalance begins inside `poll`, on the client's I/O thread, and asks us there: what is taken away is
+drained first, and the answer commits it. One trap: with the assignment `range` the client takes all
+partitions away and mostly gives the same ones back, and **it keeps their reading position**. What was
+read but not finished would never be read again. So a partition that comes back is set to its lowest
+unfinished offset.
+"""
+
+import asyncio
+import logging
+import queue
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, TypeVar
+
+import kafka
+from kafka import errors as kafka_errors
+from kafka.consumer.subscription_state import AsyncConsumerRebalanceListener
+from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
+from kafka.coordinator.assignors.range import RangePartitionAssignor
+from kafka.future import Future as KafkaFuture
+from kafka.record import util as kafka_record_util
+from kafka.structs import MemberState, OffsetAndMetadata, TopicPartition
+
+from services.gateway.jobs import Message, Record
+from services.gateway.offsets import Commit, Partition
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+Assignment = Literal["range", "cooperative-sticky"]
+_ASSIGNORS = {"range": RangePartitionAssignor, "cooperative-sticky": CooperativeStickyAssignor}
+
+_CALL_TIMEOUT_MS = 5000
+"""For commits and questions to the broker; well below the session timeout, so that a poll follows in time."""
+_IDLE_POLL_MS = 25
+"""When every partition is paused nothing can arrive, and a free slot should be used soon."""
+_FETCH_BYTES_PARTITION = 8 << 20
+_FETCH_BYTES = 32 << 20
+"""What is read ahead; a larger message still comes, alone."""
+
+
+class KafkaMisconfigured(RuntimeError):
+    """Kafka cannot work as installed or set up; the message says what to change. Trying again is useless."""
+
+
+class BrokerUnreachable(RuntimeError):
+    """No broker answers, or the client broke down; try again."""
+
+
+class CommitRefused(RuntimeError):
+    """The group did not take the offsets: it rebalances, or threw us out. The next owner reads them again."""
+
+
+class PublishFailed(RuntimeError):
+    """A message was not acknowledged in time. It may have arrived all the same."""
+
+
+class MessageTooLarge(RuntimeError):
+    """The topic, or the client, takes no message of this size."""
+
+
+@dataclass(frozen=True)
+class KafkaOptions:
+    """How to reach Kafka. `security`: options of the client, such as `security_protocol`, `ssl_cafile`."""
+
+    bootstrap: tuple[str, ...]
+    jobs_topic: str = "ocr.jobs"
+    results_topic: str = "ocr.results"
+    dlq_topic: str = "ocr.jobs.dlq"
+    group: str = "ocr-gateway"
+    partition_assignment: Assignment = "range"
+    group_instance_id: str | None = None
+    client_id: str = "ocr-gateway"
+    session_timeout_ms: int = 45_000
+    max_poll_interval_ms: int = 300_000
+    poll_timeout_ms: int = 100
+    delivery_timeout_ms: int = 15_000
+    max_message_bytes: int = 64 << 20
+    security: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def client(self) -> dict[str, Any]:
+        """Options that every client of the library takes."""
+        return {
+            "bootstrap_servers": list(self.bootstrap),
+            "client_id": self.client_id,
+            "bootstrap_timeout_ms": _CALL_TIMEOUT_MS,
+            **self.security,
+        }
+
+
+@dataclass(frozen=True)
+class Polled:
+    """What one poll brought. `joined`: the group gave us our share, which may be nothing."""
+
+    records: Sequence[Record] = ()
+    joined: bool = True
+    connected: bool = True
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Next offset to be read of a partition, and the end of what can be read."""
+
+    position: int
+    end: int
+
+
+class RebalanceListener(Protocol):
+    """Is told, on the event loop and while `poll` waits, which partitions come and go."""
+
+    async def assigned(self, partitions: Sequence[Partition]) -> None:
+        """These are ours now; their records come after this returns."""
+
+    async def revoked(self, partitions: Sequence[Partition]) -> Mapping[Partition, Commit]:
+        """These will be taken away: finish what can be, and say where each of them stands."""
+
+    async def lost(self, partitions: Sequence[Partition]) -> None:
+        """These were taken away already; somebody else has them."""
+
+
+class RecordSource(Protocol):
+    """A member of a consumer group. Calls come one at a time."""
+
+    async def open(self, listener: RebalanceListener) -> None:
+        """Connect and subscribe. Raises BrokerUnreachable, KafkaMisconfigured."""
+
+    async def poll(self, max_records: int, paused: frozenset[Partition]) -> Polled:
+        """Records of partitions that are not paused, soon. Raises BrokerUnreachable when beyond repair."""
+
+    async def commit(self, commits: Mapping[Partition, Commit]) -> None:
+        """Raises CommitRefused."""
+
+    async def progress(self, partitions: Iterable[Partition]) -> Mapping[Partition, Progress]:
+        """How far each partition is; those that cannot be told are left out."""
+
+    async def close(self) -> None:
+        """Leave the group; the listener is asked once more."""
+
+
+class RecordSink(Protocol):
+    """Writes messages; many calls of `send` may run at once."""
+
+    async def open(self) -> None:
+        """Connect. Raises BrokerUnreachable, KafkaMisconfigured."""
+
+    async def send(self, message: Message) -> None:
+        """Return when the brokers have acknowledged it. Raises MessageTooLarge, PublishFailed."""
+
+    async def close(self) -> None:
+        """Send what is waiting and let go."""
+
+
+def check_installation() -> None:
+    """Refuse to run on checksums in pure Python: 40 ms of CPU for each 200 KB, on the event loop's lock.
+
+    Raises:
+        KafkaMisconfigured: the `crc32c` wheel is missing; the client itself would not say a word.
+    """
+    if kafka_record_util.crc32c_c is None:
+        raise KafkaMisconfigured(
+            "kafka-python runs without the `crc32c` package and would compute checksums in Python, 60 times "
+            "slower; install it: pip install 'kafka-python[crc32c]'"
+        )
+
+
+class OwnerThread:
+    """A thread that runs the calls given to it, one by one; `call` waits for the answer without blocking."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        # A daemon: a client that hangs must not keep the process from ending.
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    async def call(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Run it there; what it raises is raised here."""
+        answer: asyncio.Future[T] = self._loop.create_future()
+
+        def run() -> None:
+            try:
+                value = function(*arguments)
+            except BaseException as error:  # noqa: BLE001  # raised again by whoever awaits the answer
+                self._tell(answer, None, error)
+            else:
+                self._tell(answer, value, None)
+
+        self._calls.put(run)
+        return await answer
+
+    def stop(self) -> None:
+        """Let the thread end after the calls that it has."""
+        self._calls.put(None)
+
+    def _run(self) -> None:
+        while (call := self._calls.get()) is not None:
+            call()
+
+    def _tell(self, answer: "asyncio.Future[T]", value: Any, error: BaseException | None) -> None:
+        _tell(self._loop, answer, value, error)
+
+
+def _tell(
+    loop: asyncio.AbstractEventLoop, answer: "asyncio.Future[Any]", value: Any, error: BaseException | None
+) -> None:
+    """Resolve `answer` from another thread; nobody may be waiting any more."""
+
+    def resolve() -> None:
+        if answer.done():
+            return
+        if error is None:
+            answer.set_result(value)
+        else:
+            answer.set_exception(error)
+
+    try:
+        loop.call_soon_threadsafe(resolve)
+    except RuntimeError:
+        log.debug("the event loop has ended; an answer of the Kafka client came too late")
+
+
+class KafkaSource:
+    """A `RecordSource` on a real broker."""
+
+    def __init__(self, options: KafkaOptions) -> None:
+        check_installation()
+        self._options = options
+        self._thread: OwnerThread | None = None
+        self._consumer: Any = None
+
+    async def open(self, listener: RebalanceListener) -> None:
+        """Connect and subscribe."""
+        self._thread = self._thread or OwnerThread("kafka-consumer")
+        loop = asyncio.get_running_loop()
+        await self._thread.call(self._open, loop, listener)
+
+    async def poll(self, max_records: int, paused: frozenset[Partition]) -> Polled:
+        """Up to `max_records` records, at least one where one is there; waits `poll_timeout_ms` at most."""
+        return await self._call(self._poll, max_records, paused)
+
+    async def commit(self, commits: Mapping[Partition, Commit]) -> None:
+        """Tell the group how far we are."""
+        await self._call(self._commit, commits)
+
+    async def progress(self, partitions: Iterable[Partition]) -> Mapping[Partition, Progress]:
+        """Ask the broker for the ends of these partitions."""
+        return await self._call(self._progress, list(partitions))
+
+    async def close(self) -> None:
+        """Leave the group."""
+        if self._thread is None:
+            return
+        await self._thread.call(self._close)
+        self._thread.stop()
+        self._thread = None
+
+    async def _call(self, function: Callable[..., T], *arguments: Any) -> T:
+        assert self._thread is not None, "open() comes first"
+        return await self._thread.call(function, *arguments)
+
+    # ---- on the owner thread -------------------------------------------------------------------
+
+    def _open(self, loop: asyncio.AbstractEventLoop, listener: RebalanceListener) -> None:
+        options = self._options
+        consumer = _connect(
+            kafka.KafkaConsumer,
+            **options.client,
+            group_id=options.group,
+            group_instance_id=options.group_instance_id,
+            partition_assignment_strategy=[_ASSIGNORS[options.partition_assignment]],
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            isolation_level="read_committed",
+            allow_auto_create_topics=False,
+            session_timeout_ms=options.session_timeout_ms,
+            heartbeat_interval_ms=min(3000, options.session_timeout_ms // 3),
+            max_poll_interval_ms=options.max_poll_interval_ms,
+            max_partition_fetch_bytes=_FETCH_BYTES_PARTITION,
+            fetch_max_bytes=_FETCH_BYTES,
+            receive_message_max_bytes=options.max_message_bytes + _FETCH_BYTES,
+            metrics_enabled=False,
+        )
+        consumer.subscribe([options.jobs_topic], listener=_Listener(consumer, loop, listener))
+        self._consumer = consumer
+
+    def _poll(self, max_records: int, paused: frozenset[Partition]) -> Polled:
+        consumer = self._consumer
+        self._pause_exactly(paused)
+        idle = consumer.assignment() and len(consumer.paused()) == len(consumer.assignment())
+        timeout_ms = _IDLE_POLL_MS if idle else self._options.poll_timeout_ms
+        try:
+            fetched = consumer.poll(timeout_ms=timeout_ms, max_records=max(1, max_records))
+        except Exception as error:
+            raise BrokerUnreachable(f"the Kafka consumer broke down: {error!r}") from error
+        records = [_record(found) for batch in fetched.values() for found in batch]
+        joined = consumer.group_metadata().state == MemberState.STABLE
+        return Polled(records, joined, connected=not consumer._coordinator.coordinator_unknown())  # noqa: SLF001
+
+    def _pause_exactly(self, paused: frozenset[Partition]) -> None:
+        assigned, now = self._consumer.assignment(), self._consumer.paused()
+        wanted = {TopicPartition(*partition) for partition in paused} & assigned
+        self._consumer.pause(*(wanted - now))
+        self._consumer.resume(*(now - wanted))
+
+    def _commit(self, commits: Mapping[Partition, Commit]) -> None:
+        try:
+            self._consumer.commit(_offsets(commits), timeout_ms=_CALL_TIMEOUT_MS)
+        except kafka_errors.KafkaError as error:
+            raise CommitRefused(f"offsets were not committed: {error}") from error
+
+    def _progress(self, partitions: Sequence[Partition]) -> Mapping[Partition, Progress]:
+        wanted = [tp for p in partitions if (tp := TopicPartition(*p)) in self._consumer.assignment()]
+        if not wanted:
+            return {}
+        try:
+            ends = self._consumer.end_offsets(wanted, timeout_ms=_CALL_TIMEOUT_MS)
+            positions = {tp: self._consumer.position(tp, timeout_ms=_CALL_TIMEOUT_MS) for tp in wanted}
+        except kafka_errors.KafkaError as error:
+            log.debug("no news of the partitions' ends: %s", error)
+            return {}
+        known = {tp: (positions[tp], ends[tp]) for tp in wanted if positions[tp] is not None and tp in ends}
+        return {tuple(tp): Progress(position, end) for tp, (position, end) in known.items()}
+
+    def _close(self) -> None:
+        consumer, self._consumer = self._consumer, None
+        if consumer is None:
+            return
+        try:
+            consumer.close(timeout_ms=_CALL_TIMEOUT_MS)
+        except Exception as error:  # noqa: BLE001  # we leave anyway; the group notices by itself
+            log.warning("the Kafka consumer did not close cleanly: %r", error)
+
+
+class _Listener(AsyncConsumerRebalanceListener):  # type: ignore[misc]  # the library has no types
+    """Runs on the client's I/O thread; asks the event loop and waits without blocking heartbeats."""
+
+    def __init__(self, consumer: Any, loop: asyncio.AbstractEventLoop, ours: RebalanceListener) -> None:
+        self._consumer = consumer
+        self._loop = loop
+        self._ours = ours
+        self._stood_at: Mapping[Partition, Commit] = {}
+
+    async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
+        partitions = _partitions(revoked)
+        self._stood_at = await self._ask(self._ours.revoked(partitions), {})
+        if not self._stood_at:
+            return
+        try:
+            await self._consumer.commit_async(_offsets(self._stood_at))
+        except kafka_errors.KafkaError as error:
+            log.warning("a rebalance was faster than our commit; some documents are done again: %s", error)
+
+    async def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
+        partitions = _partitions(assigned)
+        for partition in partitions:
+            if partition in self._stood_at:
+                self._consumer.seek(TopicPartition(*partition), self._stood_at[partition].offset)
+        self._stood_at = {}
+        await self._ask(self._ours.assigned(partitions), None)
+
+    async def on_partitions_lost(self, lost: Iterable[TopicPartition]) -> None:
+        self._stood_at = {}
+        await self._ask(self._ours.lost(_partitions(lost)), None)
+
+    async def _ask(self, question: Awaitable[T], otherwise: T) -> T:
+        answer = KafkaFuture()
+        network = self._consumer._client._manager._net  # noqa: SLF001  # no public way onto the I/O thread
+
+        async def ask() -> None:
+            try:
+                value = await question
+            except Exception:
+                log.exception("a rebalance was not handled; its documents are done again")
+                value = otherwise
+            network.call_soon_threadsafe(lambda: answer.success(value))
+
+        try:
+            asyncio.run_coroutine_threadsafe(ask(), self._loop)
+        except RuntimeError:
+            return otherwise  # the event loop has ended: nothing can be finished any more
+        result: T = await answer
+        return result
+
+
+class KafkaSink:
+    """A `RecordSink` on a real broker: idempotent, acknowledged by all replicas in sync."""
+
+    def __init__(self, options: KafkaOptions) -> None:
+        check_installation()
+        self._options = options
+        self._thread: OwnerThread | None = None
+        self._producer: Any = None
+
+    async def open(self) -> None:
+        """Connect."""
+        self._thread = self._thread or OwnerThread("kafka-producer")
+        await self._thread.call(self._ensure_producer)
+
+    async def send(self, message: Message) -> None:
+        """Return when it is acknowledged."""
+        assert self._thread is not None, "open() comes first"
+        loop = asyncio.get_running_loop()
+        acknowledged: asyncio.Future[None] = loop.create_future()
+        producer = await self._thread.call(self._send, message, loop, acknowledged)
+        try:
+            await acknowledged
+        except PublishFailed as error:
+            if not isinstance(error.__cause__, kafka_errors.RetriableError):
+                await self._thread.call(self._discard, producer)
+            raise
+
+    async def close(self) -> None:
+        """Send what is waiting and let go."""
+        if self._thread is None:
+            return
+        await self._thread.call(self._close, self._options.delivery_timeout_ms / 1000)
+        self._thread.stop()
+        self._thread = None
+
+    # ---- on the owner thread -------------------------------------------------------------------
+
+    def _ensure_producer(self) -> Any:
+        if self._producer is None:
+            options = self._options
+            self._producer = _connect(
+                kafka.KafkaProducer,
+                **options.client,
+                acks="all",
+                enable_idempotence=True,
+                linger_ms=5,
+                delivery_timeout_ms=options.delivery_timeout_ms,
+                request_timeout_ms=options.delivery_timeout_ms * 2 // 3,
+                max_block_ms=_CALL_TIMEOUT_MS,
+                max_request_size=options.max_message_bytes,
+                allow_auto_create_topics=False,
+                metrics_enabled=False,
+            )
+        return self._producer
+
+    def _send(
+        self, message: Message, loop: asyncio.AbstractEventLoop, acknowledged: "asyncio.Future[None]"
+    ) -> Any:
+        try:
+            producer = self._ensure_producer()
+            sent = producer.send(
+                message.topic, value=message.value, key=message.key, headers=list(message.headers)
+            )
+        except Exception as error:
+            raise _publish_error(message, error) from error
+        sent.add_callback(lambda _: _tell(loop, acknowledged, None, None))
+        sent.add_errback(lambda error: _tell(loop, acknowledged, None, _publish_error(message, error)))
+        return producer
+
+    def _discard(self, producer: Any) -> None:
+        """A producer that lost count of its messages never sends again; the next message makes a new one."""
+        if producer is self._producer:
+            self._producer = None
+            _close_producer(producer, 0)
+
+    def _close(self, timeout_s: float) -> None:
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            _close_producer(producer, timeout_s)
+
+
+def _close_producer(producer: Any, timeout_s: float) -> None:
+    try:
+        producer.close(timeout=timeout_s)
+    except Exception as error:  # noqa: BLE001  # whoever waits for an acknowledgement is told by its callback
+        log.warning("the Kafka producer did not close cleanly: %r", error)
+        producer._sender.force_close()  # noqa: SLF001  # its close gives up before this when messages are left
+
+
+def _publish_error(message: Message, error: BaseException) -> RuntimeError:
+    if isinstance(error, BrokerUnreachable):
+        return PublishFailed(str(error))
+    kinds = (kafka_errors.MessageSizeTooLargeError, kafka_errors.RecordListTooLargeError)
+    size = len(message.value or b"")
+    found: RuntimeError
+    if isinstance(error, kinds):
+        found = MessageTooLarge(f"{message.topic} takes no message of {size} bytes: {error}")
+    else:
+        found = PublishFailed(f"a message of {size} bytes to {message.topic} was not acknowledged: {error!r}")
+    found.__cause__ = error
+    return found
+
+
+async def ensure_topics(
+    options: KafkaOptions, *, create: bool, partitions: int = 4, replicas: int = -1
+) -> None:
+    """Check that the three topics exist; with `create`, make those that are missing.
+
+    Raises:
+        KafkaMisconfigured: one is missing, or may not be made. BrokerUnreachable: no broker answers.
+    """
+    thread = OwnerThread("kafka-admin")
+    try:
+        await thread.call(_ensure_topics, options, create, partitions, replicas)
+    finally:
+        thread.stop()
+
+
+def _ensure_topics(options: KafkaOptions, create: bool, partitions: int, replicas: int) -> None:
+    admin = _connect(kafka.KafkaAdminClient, **options.client)
+    try:
+        wanted = (options.jobs_topic, options.results_topic, options.dlq_topic)
+        missing = [topic for topic in wanted if topic not in admin.list_topics()]
+        if missing and not create:
+            raise KafkaMisconfigured(
+                f"Kafka has no topic {', '.join(missing)}; create it, or let the gateway (--create-topics)"
+            )
+        for topic in missing:
+            _create_topic(admin, topic, {"num_partitions": partitions, "replication_factor": replicas})
+    except kafka_errors.KafkaError as error:
+        raise BrokerUnreachable(f"Kafka did not say which topics it has: {error!r}") from error
+    finally:
+        admin.close()
+
+
+def _create_topic(admin: Any, topic: str, shape: Mapping[str, int]) -> None:
+    try:
+        admin.create_topics({topic: dict(shape)}, wait_for_metadata=True)
+    except kafka_errors.TopicAlreadyExistsError:
+        log.debug("topic %s was made by somebody else", topic)
+    except kafka_errors.AuthorizationError as error:
+        raise KafkaMisconfigured(f"this user may not create topic {topic}: {error}") from error
+
+
+def _connect(client: Callable[..., T], **options: Any) -> T:
+    """Make a client; it connects at once."""
+    try:
+        return client(**options)
+    except (kafka_errors.KafkaConfigurationError, kafka_errors.SaslAuthenticationFailedError) as error:
+        raise KafkaMisconfigured(f"Kafka refuses these settings: {error}") from error
+    except (kafka_errors.KafkaError, OSError) as error:
+        where = ", ".join(options["bootstrap_servers"])
+        raise BrokerUnreachable(f"no Kafka broker answers at {where}: {error!r}") from error
+
+
+def _record(found: Any) -> Record:
+    headers = tuple((name, value if value is not None else b"") for name, value in found.headers)
+    return Record(
+        found.topic,
+        found.partition,
+        found.offset,
+        found.timestamp,
+        found.key,
+        found.value,
+        headers,
+        -1 if found.leader_epoch is None else found.leader_epoch,
+    )
+
+
+def _offsets(commits: Mapping[Partition, Commit]) -> dict[TopicPartition, OffsetAndMetadata]:
+    return {
+        TopicPartition(*partition): OffsetAndMetadata(commit.offset, "", commit.leader_epoch)
+        for partition, commit in commits.items()
+    }
+
+
+def _partitions(found: Iterable[TopicPartition]) -> list[Partition]:
+    return sorted((tp.topic, tp.partition) for tp in found)

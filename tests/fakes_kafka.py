@@ -1,0 +1,199 @@
+"""Kafka in memory, behind the gateway's two ports, with the faults that a real one has."""
+
+import asyncio
+from collections import defaultdict
+
+from services.gateway.jobs import DeadLetterHeader, Message, Record, header
+from services.gateway.kafka_io import (
+    BrokerUnreachable,
+    CommitRefused,
+    MessageTooLarge,
+    Polled,
+    Progress,
+    PublishFailed,
+)
+
+
+class FakeCluster:
+    """Logs, the offsets of one group, and what was produced. One event loop, no threads."""
+
+    def __init__(self, topic="ocr.jobs", partitions=2):
+        self.logs = {(topic, number): [] for number in range(partitions)}
+        self.committed = dict.fromkeys(self.logs, 0)
+        self.commits = []
+        self.produced = defaultdict(list)
+        self.acknowledged = set()  # (topic, partition, offset) of the records that were answered
+        self.changed = asyncio.Event()
+
+    def append(self, partition, value=b"doc", key=None, headers=(), timestamp_ms=0):
+        where = ("ocr.jobs", partition)
+        record = Record(*where, len(self.logs[where]), timestamp_ms, key, value, tuple(headers))
+        self.logs[where].append(record)
+        self.changed.set()
+        return record
+
+    def commit(self, offsets):
+        """Holds the promise of the whole consumer: nothing below a committed offset is unanswered."""
+        for where, offset in offsets.items():
+            open_below = [n for n in range(offset) if (*where, n) not in self.acknowledged]
+            assert not open_below, f"{where}: committed {offset}, but {open_below} are not answered"
+            self.committed[where] = offset
+        self.commits.append(dict(offsets))
+        self.changed.set()
+
+    def produce(self, message: Message):
+        self.produced[message.topic].append(message)
+        self.acknowledged.add(origin(message))
+        self.changed.set()
+
+    async def until(self, condition, timeout=5.0):
+        """Wait for something to happen, not for time to pass."""
+
+        async def wait():
+            while not condition():
+                self.changed.clear()
+                await self.changed.wait()
+
+        await asyncio.wait_for(wait(), timeout)
+
+    @property
+    def all_done(self):
+        return all(self.committed[where] == len(log) for where, log in self.logs.items())
+
+    def results(self):
+        return self.produced["ocr.results"]
+
+    def dead_letters(self):
+        return self.produced["ocr.jobs.dlq"]
+
+
+def origin(message: Message):
+    """Which record a message answers: dead letters say so, results by the derived name of the job."""
+    topic = header(message.headers, DeadLetterHeader.ORIGIN_TOPIC)
+    if topic:
+        return (
+            topic,
+            int(header(message.headers, DeadLetterHeader.ORIGIN_PARTITION)),
+            int(header(message.headers, DeadLetterHeader.ORIGIN_OFFSET)),
+        )
+    name, partition, offset = header(message.headers, "job-id").rsplit("-", 2)
+    return (name, int(partition), int(offset))
+
+
+class FakeSource:
+    """A group member. `rebalance` is carried out at the next poll, as by the client."""
+
+    def __init__(self, cluster: FakeCluster, assigned=None):
+        self.cluster = cluster
+        self.wanted = sorted(cluster.logs if assigned is None else assigned)
+        self.positions = {}
+        self.polls = 0
+        self.pauses = []
+        self.opens = 0
+        self.refuse_commits = 0
+        self.break_polls = 0
+        self.fail_opens = 0
+        self.connected = True
+        self._rebalances = []
+        self._listener = None
+
+    def rebalance(self, kind, assigned):
+        """`kind`: revoked or lost, of all partitions; then `assigned` are ours."""
+        self._rebalances.append((kind, sorted(assigned)))
+
+    async def open(self, listener):
+        self.opens += 1
+        if self.fail_opens:
+            self.fail_opens -= 1
+            raise BrokerUnreachable("no broker answers")
+        self._listener = listener
+        self._rebalances.insert(0, (None, self.wanted))
+
+    async def poll(self, max_records, paused):
+        self.polls += 1
+        self.pauses.append(paused)
+        self.cluster.changed.set()
+        await self._rebalance()
+        if self.break_polls:
+            self.break_polls -= 1
+            raise BrokerUnreachable("the consumer broke down")
+        records = self._take(max(1, max_records), paused)
+        if not records:
+            await asyncio.sleep(0.001)  # as a poll that finds nothing
+        return Polled(records, joined=True, connected=self.connected)
+
+    async def _rebalance(self):
+        while self._rebalances:
+            kind, assigned = self._rebalances.pop(0)
+            stood_at = {}
+            if kind == "lost":
+                await self._listener.lost(sorted(self.positions))
+                self.positions = {}
+            elif kind == "revoked":
+                stood_at = await self._listener.revoked(sorted(self.positions))
+                self._commit(stood_at)
+            self._assign(assigned, stood_at)
+            await self._listener.assigned(assigned)
+
+    def _assign(self, assigned, stood_at):
+        """A partition that stays keeps its position, as in kafka-python, unless it is told where it stood."""
+        kept = {p: stood_at[p].offset if p in stood_at else at for p, at in self.positions.items()}
+        self.wanted = assigned
+        self.positions = {p: kept.get(p, self.cluster.committed[p]) for p in assigned}
+
+    def _take(self, max_records, paused):
+        records = []
+        for where in self.positions:
+            if where not in paused:
+                log, at = self.cluster.logs[where], self.positions[where]
+                found = log[at : at + max_records - len(records)]
+                self.positions[where] += len(found)
+                records += found
+        return records
+
+    async def commit(self, commits):
+        if self.refuse_commits:
+            self.refuse_commits -= 1
+            raise CommitRefused("the group rebalances")
+        self._commit(commits)
+
+    def _commit(self, commits):
+        self.cluster.commit({where: commit.offset for where, commit in commits.items()})
+
+    async def progress(self, partitions):
+        return {p: Progress(self.positions[p], len(self.cluster.logs[p])) for p in partitions}
+
+    async def close(self):
+        if self._listener is not None and self.positions:
+            self._commit(await self._listener.revoked(sorted(self.positions)))
+        self._listener, self.positions = None, {}
+
+
+class FakeSink:
+    """Acknowledges at once, unless told otherwise."""
+
+    def __init__(self, cluster: FakeCluster):
+        self.cluster = cluster
+        self.fail = 0
+        self.limits = {}
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.sent = 0
+
+    async def open(self):
+        pass
+
+    async def send(self, message):
+        self.sent += 1
+        self.cluster.changed.set()
+        await self.gate.wait()
+        if self.fail:
+            self.fail -= 1
+            raise PublishFailed("not acknowledged in time")
+        size = len(message.value or b"") + sum(len(name) + len(value) for name, value in message.headers)
+        if size > self.limits.get(message.topic, size):
+            raise MessageTooLarge(f"{size} bytes")
+        self.cluster.produce(message)
+
+    async def close(self):
+        pass

@@ -1,0 +1,510 @@
+import asyncio
+import contextlib
+import json
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from services.common.batch_queue import Priority
+from services.common.errors import (
+    CorruptInput,
+    DeadlineExceeded,
+    Internal,
+    Overloaded,
+    PredictorFailed,
+    ShuttingDown,
+    Unavailable,
+)
+from services.common.pb import ocr_pb2 as pb
+from services.gateway.consumer import ConsumerOptions, JobConsumer, StallWatch, backoff, next_step
+from services.gateway.jobs import header
+from services.gateway.kafka_io import KafkaOptions, Progress
+from services.gateway.offsets import FlowLimits
+from tests.fakes_kafka import FakeCluster, FakeSink, FakeSource
+
+P0, P1 = ("ocr.jobs", 0), ("ocr.jobs", 1)
+KAFKA = KafkaOptions(("broker:9092",))
+QUICK = {"retry_base_s": 0.001, "retry_cap_s": 0.004, "commit_interval_s": 0.0, "progress_interval_s": 0.0}
+
+
+class Pipeline:
+    """`recognize` under the control of the test: by default at once; `hold` makes documents wait for `let_go`."""
+
+    def __init__(self, cluster):
+        self.cluster = cluster
+        self.outcomes = {}  # by job id: errors to raise, first to last
+        self.calls = Counter()
+        self.seen = []
+        self.running = {}
+        self.hold = False
+
+    async def __call__(self, job, *, priority, deadline, received):
+        self.calls[job.job_id] += 1
+        self.seen.append((job, priority, deadline, received))
+        if self.hold:
+            self.running[job.job_id] = asyncio.get_running_loop().create_future()
+            self.cluster.changed.set()
+            await self.running[job.job_id]
+        if errors := self.outcomes.get(job.job_id):
+            raise errors.pop(0)
+        return pb.Result(job_id=job.job_id, status=pb.OK)
+
+    def let_go(self, *names):
+        for name in names or list(self.running):
+            waiting = self.running.pop(name)
+            if not waiting.done():
+                waiting.set_result(None)
+
+
+@contextlib.asynccontextmanager
+async def serving(cluster, *, source=None, sink=None, pipeline=None, kafka=KAFKA, **options):
+    pipeline = pipeline or Pipeline(cluster)
+    source, sink = source or FakeSource(cluster), sink or FakeSink(cluster)
+    consumer = JobConsumer(kafka, ConsumerOptions(**{**QUICK, **options}), source, sink, pipeline)
+    consumer.pipeline, consumer.source, consumer.sink = pipeline, source, sink
+    await consumer.start()
+    try:
+        yield consumer
+    finally:
+        await consumer.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "attempts", "step"),
+    [
+        (CorruptInput(), 1, "dead-letter"),
+        (DeadlineExceeded(), 1, "dead-letter"),
+        (Unavailable(), 10_000, "retry"),
+        (Overloaded(), 10_000, "retry"),
+        (ShuttingDown(), 10_000, "retry"),
+        (PredictorFailed(), 2, "retry"),
+        (PredictorFailed(), 3, "dead-letter"),
+        (Internal(), 3, "dead-letter"),
+    ],
+)
+def test_what_becomes_of_a_failure(error, attempts, step):
+    assert next_step(error, attempts, max_attempts=3) == step
+
+
+@given(st.integers(1, 10**6), st.floats(0, 1))
+def test_the_wait_between_tries_is_spread_and_capped(attempt, draw):
+    assert 0 <= backoff(attempt, 0.1, 10, draw) <= min(10, 0.1 * 2 ** min(attempt, 20))
+
+
+async def test_each_record_becomes_a_result_and_its_offset_is_committed():
+    cluster = FakeCluster()
+    for n in range(6):
+        cluster.append(n % 2)
+    async with serving(cluster) as consumer:
+        await cluster.until(lambda: cluster.all_done)
+        assert consumer.not_ready() is None
+    assert Counter(m.key for m in cluster.results()) == Counter(
+        f"ocr.jobs-{p}-{n}".encode() for p in (0, 1) for n in range(3)
+    )
+    assert json.loads(cluster.results()[0].value)["status"] == "ok"
+
+
+async def test_the_pipeline_is_told_priority_deadline_and_time_of_receipt():
+    cluster = FakeCluster()
+    job = {"uri": "file:///a.jpg", "options": {"priority": "ONLINE", "deadline_ms": 60_000}}
+    json_type = [("content-type", b"application/json")]
+    cluster.append(0, json.dumps(job).encode(), headers=json_type, timestamp_ms=1_000_000)
+    pipeline = Pipeline(cluster)
+    consumer = JobConsumer(
+        KAFKA, ConsumerOptions(**QUICK), FakeSource(cluster), FakeSink(cluster), pipeline,
+        clock=lambda: 500.0, wall=lambda: 1_010.0,
+    )  # fmt: skip
+    await consumer.start()
+    await cluster.until(lambda: len(cluster.results()) == 1)
+    await consumer.close()
+    ((seen, priority, deadline, received),) = pipeline.seen
+    assert (seen.uri, priority, received) == ("file:///a.jpg", Priority.ONLINE, 500.0)
+    assert deadline == pytest.approx(550.0)
+
+
+async def test_bad_input_is_a_dead_letter_at_once_and_the_next_job_goes_on():
+    cluster = FakeCluster()
+    cluster.append(0, None, key=b"empty")
+    cluster.append(0, b"cut", key=None)
+    cluster.append(0, b"good")
+    pipeline = Pipeline(cluster)
+    pipeline.outcomes["ocr.jobs-0-1"] = [CorruptInput("the JPEG is cut off")]
+    async with serving(cluster, pipeline=pipeline):
+        await cluster.until(lambda: cluster.all_done)
+    by_reason = {header(m.headers, "dlq-reason"): m for m in cluster.dead_letters()}
+    assert set(by_reason) == {"EMPTY_INPUT", "CORRUPT_INPUT"}
+    assert by_reason["CORRUPT_INPUT"].value == b"cut"
+    assert header(by_reason["CORRUPT_INPUT"].headers, "dlq-message") == "the JPEG is cut off"
+    assert header(by_reason["EMPTY_INPUT"].headers, "dlq-stage") == "parse"
+    assert [m.key for m in cluster.results()] == [b"ocr.jobs-0-2"]
+    assert pipeline.calls["ocr.jobs-0-1"] == 1
+
+
+async def test_a_backend_that_is_away_never_makes_a_dead_letter():
+    cluster = FakeCluster()
+    cluster.append(0)
+    pipeline = Pipeline(cluster)
+    away = [Unavailable("detector"), Overloaded("full"), ShuttingDown("draining")]
+    pipeline.outcomes["ocr.jobs-0-0"] = away * 10
+    async with serving(cluster, pipeline=pipeline):
+        await cluster.until(lambda: cluster.all_done)
+    assert (len(cluster.results()), cluster.dead_letters()) == (1, [])
+    assert pipeline.calls["ocr.jobs-0-0"] == 31
+
+
+@pytest.mark.parametrize("error", [PredictorFailed("killed it"), ZeroDivisionError("oops")])
+async def test_a_record_that_breaks_things_is_given_up_after_a_few_tries(error):
+    cluster = FakeCluster()
+    cluster.append(0)
+    pipeline = Pipeline(cluster)
+    pipeline.outcomes["ocr.jobs-0-0"] = [Unavailable("restart"), error, error, error]
+    async with serving(cluster, pipeline=pipeline, max_attempts=3):
+        await cluster.until(lambda: cluster.all_done)
+    (letter,) = cluster.dead_letters()
+    assert header(letter.headers, "dlq-attempts") == "4"
+    assert header(letter.headers, "dlq-reason") in {"PREDICTOR_FAILED", "INTERNAL"}
+
+
+async def test_a_deadline_that_passed_is_a_dead_letter_without_work():
+    cluster = FakeCluster()
+    value = json.dumps({"uri": "file:///a.jpg", "options": {"deadline_ms": 5}}).encode()
+    cluster.append(0, value, headers=[("content-type", b"application/json")], timestamp_ms=1000)
+    async with serving(cluster) as consumer:
+        await cluster.until(lambda: cluster.all_done)
+        assert not consumer.pipeline.calls
+    assert header(cluster.dead_letters()[0].headers, "dlq-reason") == "DEADLINE_EXCEEDED"
+
+
+async def test_the_commit_waits_for_the_lowest_unfinished_record():
+    cluster = FakeCluster(partitions=1)
+    for _ in range(4):
+        cluster.append(0)
+    pipeline = Pipeline(cluster)
+    pipeline.hold = True
+    async with serving(cluster, pipeline=pipeline) as consumer:
+        await cluster.until(lambda: len(pipeline.running) == 4)
+        pipeline.let_go("ocr.jobs-0-1", "ocr.jobs-0-3")
+        await cluster.until(lambda: len(cluster.results()) == 2)
+        polls = consumer.source.polls
+        await cluster.until(lambda: consumer.source.polls > polls + 3)
+        assert cluster.committed[P0] == 0
+        pipeline.let_go("ocr.jobs-0-0")
+        await cluster.until(lambda: cluster.committed[P0] == 2)
+        pipeline.let_go("ocr.jobs-0-2")
+        await cluster.until(lambda: cluster.committed[P0] == 4)
+
+
+async def test_an_offset_stays_open_until_the_result_is_acknowledged():
+    cluster = FakeCluster(partitions=1)
+    cluster.append(0)
+    sink = FakeSink(cluster)
+    sink.gate.clear()
+    async with serving(cluster, sink=sink) as consumer:
+        await cluster.until(lambda: sink.sent == 1)
+        polls = consumer.source.polls
+        await cluster.until(lambda: consumer.source.polls > polls + 3)
+        assert cluster.committed[P0] == 0
+        sink.fail = 3
+        sink.gate.set()
+        await cluster.until(lambda: cluster.all_done)
+        assert (sink.sent, len(cluster.results())) == (4, 1)
+
+
+async def test_a_refused_commit_is_said_again():
+    cluster = FakeCluster(partitions=1)
+    cluster.append(0)
+    source = FakeSource(cluster)
+    source.refuse_commits = 2
+    async with serving(cluster, source=source):
+        await cluster.until(lambda: cluster.all_done)
+    assert source.opens == 1
+
+
+async def test_intake_stops_when_the_slots_are_full_and_polling_goes_on():
+    cluster = FakeCluster()
+    for n in range(20):
+        cluster.append(n % 2)
+    pipeline = Pipeline(cluster)
+    pipeline.hold = True
+    async with serving(cluster, pipeline=pipeline, flow=FlowLimits(3, 10_000, 100)) as consumer:
+        await cluster.until(lambda: len(pipeline.running) == 3)
+        polls = consumer.source.polls
+        await cluster.until(lambda: consumer.source.polls > polls + 5)
+        assert len(pipeline.running) == consumer.in_flight == 3
+        assert consumer.source.pauses[-1] == {P0, P1}
+        pipeline.let_go(next(iter(pipeline.running)))
+        await cluster.until(lambda: pipeline.calls.total() == 4)
+        pipeline.hold = False
+        pipeline.let_go()
+        await cluster.until(lambda: cluster.all_done)
+
+
+async def test_a_partition_that_ran_too_far_ahead_is_paused_alone():
+    cluster = FakeCluster()
+    for _ in range(8):
+        cluster.append(0)
+    pipeline = Pipeline(cluster)
+    pipeline.hold = True
+    async with serving(cluster, pipeline=pipeline, flow=FlowLimits(4, 10_000, 4)) as consumer:
+        await cluster.until(lambda: len(pipeline.running) == 4)
+        pipeline.let_go("ocr.jobs-0-1", "ocr.jobs-0-2", "ocr.jobs-0-3")
+        await cluster.until(lambda: consumer.source.pauses[-1] == {P0})
+        cluster.append(1)
+        await cluster.until(lambda: pipeline.calls["ocr.jobs-1-0"] == 1)
+        assert pipeline.calls["ocr.jobs-0-4"] == 0
+        pipeline.hold = False
+        pipeline.let_go()
+        await cluster.until(lambda: cluster.all_done)
+
+
+async def test_a_result_too_large_is_a_dead_letter_with_the_document():
+    cluster = FakeCluster(partitions=1)
+    cluster.append(0, b"doc")
+    async with serving(cluster, max_result_bytes=10):
+        await cluster.until(lambda: cluster.all_done)
+    (letter,) = cluster.dead_letters()
+    assert (header(letter.headers, "dlq-reason"), letter.value) == ("RESULT_TOO_LARGE", b"doc")
+    assert header(letter.headers, "dlq-stage") == "publish"
+
+
+async def test_a_dead_letter_too_large_goes_without_the_value_and_then_without_the_headers():
+    cluster = FakeCluster(partitions=1)
+    cluster.append(0, None, key=b"big headers", headers=[("x", b"x" * 5000)])
+    cluster.append(0, b"x" * 5000, headers=[("content-type", b"text/plain")])
+    sink = FakeSink(cluster)
+    sink.limits["ocr.jobs.dlq"] = 2000
+    async with serving(cluster, sink=sink):
+        await cluster.until(lambda: cluster.all_done)
+    letters = {header(m.headers, "dlq-reason"): m for m in cluster.dead_letters()}
+    assert letters["UNSUPPORTED_FORMAT"].value is None
+    assert header(letters["UNSUPPORTED_FORMAT"].headers, "dlq-value-dropped") == "5000"
+    assert header(letters["UNSUPPORTED_FORMAT"].headers, "content-type") == "text/plain"
+    assert header(letters["EMPTY_INPUT"].headers, "x") == ""
+
+
+async def test_a_revocation_waits_for_what_is_on_its_way_and_commits_it():
+    cluster = FakeCluster()
+    cluster.append(0)
+    cluster.append(1)
+    pipeline = Pipeline(cluster)
+    pipeline.hold = True
+    async with serving(cluster, pipeline=pipeline) as consumer:
+        await cluster.until(lambda: len(pipeline.running) == 2)
+        consumer.source.rebalance("revoked", [P0])
+        await cluster.until(lambda: consumer._leaving)
+        pipeline.let_go()
+        await cluster.until(lambda: consumer.source.wanted == [P0])
+        assert cluster.all_done
+        assert pipeline.calls.total() == 2
+
+
+async def test_what_a_revocation_cannot_wait_for_is_done_again_even_if_the_partition_stays():
+    """The client keeps its reading position for a partition that it loses and gets back in one rebalance."""
+    cluster = FakeCluster(partitions=1)
+    for _ in range(3):
+        cluster.append(0)
+    pipeline = Pipeline(cluster)
+    pipeline.hold = True
+    async with serving(cluster, pipeline=pipeline, revoke_timeout_s=0.01) as consumer:
+        await cluster.until(lambda: len(pipeline.running) == 3)
+        pipeline.let_go("ocr.jobs-0-1")
+        await cluster.until(lambda: len(cluster.results()) == 1)
+        pipeline.hold = False
+        consumer.source.rebalance("revoked", [P0])
+        await cluster.until(lambda: cluster.all_done)
+    assert pipeline.calls == {"ocr.jobs-0-0": 2, "ocr.jobs-0-1": 2, "ocr.jobs-0-2": 2}
+
+
+async def test_a_revocation_does_not_wait_for_a_backend_that_is_away():
+    cluster = FakeCluster(partitions=1)
+    cluster.append(0)
+    pipeline = Pipeline(cluster)
+    pipeline.outcomes["ocr.jobs-0-0"] = [Unavailable("away")] * 3
+    async with serving(cluster, pipeline=pipeline, retry_base_s=60, retry_cap_s=60) as consumer:
+        await cluster.until(lambda: consumer._resting)
+        consumer.source.rebalance("revoked", [P0])
+        await cluster.until(lambda: pipeline.calls["ocr.jobs-0-0"] == 2)
+
+
+async def test_a_lost_partition_is_not_committed_and_its_late_results_change_nothing():
+    cluster = FakeCluster(partitions=1)
+    cluster.append(0)
+    sink = FakeSink(cluster)
+    sink.gate.clear()
+    async with serving(cluster, sink=sink) as consumer:
+        await cluster.until(lambda: sink.sent == 1)
+        consumer.source.rebalance("lost", [])
+        await cluster.until(lambda: consumer.source.wanted == [])
+        sink.gate.set()
+        assert consumer.in_flight == 0
+        assert cluster.commits == []
+        consumer.source.rebalance("revoked", [P0])
+        await cluster.until(lambda: cluster.all_done)
+
+
+async def test_a_client_that_breaks_down_is_replaced_and_nothing_is_lost():
+    cluster = FakeCluster()
+    for n in range(4):
+        cluster.append(n % 2)
+    pipeline = Pipeline(cluster)
+    pipeline.hold = True
+    async with serving(cluster, pipeline=pipeline) as consumer:
+        await cluster.until(lambda: len(pipeline.running) == 4)
+        pipeline.hold = False
+        consumer.source.break_polls, consumer.source.fail_opens = 1, 2
+        await cluster.until(lambda: cluster.all_done)
+        assert consumer.source.opens == 4
+    assert len(cluster.results()) == 4
+
+
+async def test_it_is_not_ready_before_kafka_answers():
+    cluster = FakeCluster()
+    source = FakeSource(cluster)
+    source.fail_opens = 10**9
+    async with serving(cluster, source=source, retry_base_s=0.0) as consumer:
+        assert "connecting" in consumer.not_ready()
+        while source.opens < 3:
+            await asyncio.sleep(0)
+        assert "no broker answers" in consumer.not_ready()
+
+
+async def test_it_is_not_ready_when_the_broker_has_gone():
+    cluster, now = FakeCluster(), [0.0]
+    source = FakeSource(cluster)
+    consumer = JobConsumer(
+        KAFKA, ConsumerOptions(**QUICK), source, FakeSink(cluster), Pipeline(cluster), clock=lambda: now[0]
+    )
+    await consumer.start()
+    await cluster.until(lambda: source.polls > 2)
+    assert consumer.not_ready() is None
+    source.connected = False
+    polls = source.polls
+    await cluster.until(lambda: source.polls > polls + 2)
+    assert consumer.not_ready() is None, "a moment without coordinator is no news"
+    now[0] = 10.0
+    assert "broker:9092" in consumer.not_ready()
+    await consumer.close()
+
+
+async def test_draining_finishes_and_commits_what_is_on_its_way_and_takes_no_more():
+    cluster = FakeCluster(partitions=1)
+    for _ in range(3):
+        cluster.append(0)
+    pipeline = Pipeline(cluster)
+    pipeline.hold = True
+    async with serving(cluster, pipeline=pipeline) as consumer:
+        await cluster.until(lambda: len(pipeline.running) == 3)
+        draining = asyncio.create_task(consumer.drain())
+        cluster.append(0)
+        polls = consumer.source.polls
+        await cluster.until(lambda: consumer.source.polls > polls + 3)
+        assert not draining.done()
+        pipeline.let_go()
+        await draining
+    assert cluster.committed[P0] == 3
+    assert pipeline.calls.total() == 3
+
+
+async def test_closing_gives_up_what_still_runs_and_leaves_it_for_the_next_owner():
+    cluster = FakeCluster(partitions=1)
+    for _ in range(3):
+        cluster.append(0)
+    pipeline = Pipeline(cluster)
+    pipeline.hold = True
+    async with serving(cluster, pipeline=pipeline):
+        await cluster.until(lambda: len(pipeline.running) == 3)
+        pipeline.let_go("ocr.jobs-0-0", "ocr.jobs-0-2")
+        await cluster.until(lambda: len(cluster.results()) == 2)
+    assert cluster.committed[P0] == 1
+    async with serving(cluster):
+        await cluster.until(lambda: cluster.all_done)
+
+
+async def test_lag_counts_what_is_not_finished():
+    cluster = FakeCluster()
+    for _ in range(5):
+        cluster.append(0)
+    pipeline = Pipeline(cluster)
+    pipeline.hold = True
+    async with serving(cluster, pipeline=pipeline, flow=FlowLimits(2, 10_000, 100)) as consumer:
+        await cluster.until(lambda: consumer.lag == {P0: 5, P1: 0} and len(pipeline.running) == 2)
+        pipeline.hold = False
+        pipeline.let_go()
+        await cluster.until(lambda: consumer.lag == {P0: 0, P1: 0})
+
+
+def test_a_partition_that_stands_still_before_the_end_is_noticed():
+    watch, nothing = StallWatch(10.0), frozenset()
+    at = {P0: Progress(5, 9), P1: Progress(9, 9)}
+    assert watch.stuck(at, nothing, 0.0) == []
+    assert watch.stuck(at, nothing, 9.0) == []
+    assert watch.stuck(at, nothing, 10.0) == [P0]
+
+
+@pytest.mark.parametrize(
+    ("between", "paused", "why"),
+    [
+        ({P0: Progress(6, 9)}, frozenset(), "it moved"),
+        ({P0: Progress(5, 9)}, frozenset({P0}), "it was paused"),
+        ({P0: Progress(5, 5)}, frozenset(), "there was nothing"),
+        ({}, frozenset(), "it was away"),
+    ],
+)
+def test_a_partition_is_not_stuck_if_it_had_a_reason(between, paused, why):
+    watch = StallWatch(10.0)
+    watch.stuck({P0: Progress(5, 9)}, frozenset(), 0.0)
+    watch.stuck(between, paused, 9.0)
+    assert watch.stuck({P0: Progress(5, 9)}, frozenset(), 12.0) == [], why
+
+
+FAULTS = st.sampled_from(["finish", "revoke", "lose", "break", "refuse", "publish", "append"])
+
+
+@settings(max_examples=40, deadline=None)
+@given(script=st.lists(st.tuples(FAULTS, st.integers(0, 7)), max_size=25), data=st.data())
+def test_whatever_happens_in_whatever_order_nothing_is_lost(script, data):
+    """FakeCluster asserts at each commit that nothing below it is unanswered; here: all is answered in the end."""
+
+    async def scenario():
+        cluster = FakeCluster()
+        for n in range(6):
+            cluster.append(n % 2)
+        pipeline = Pipeline(cluster)
+        pipeline.hold = True
+        flow = FlowLimits(5, 10_000, 6)
+        async with serving(cluster, pipeline=pipeline, flow=flow, revoke_timeout_s=0.001) as consumer:
+            for action, number in script:
+                await act(cluster, consumer, action, number)
+            pipeline.hold = False
+            consumer.source.rebalance("revoked", cluster.logs)
+            pipeline.let_go()
+            await cluster.until(lambda: pipeline.let_go() or cluster.all_done)
+
+    asyncio.run(scenario())
+
+
+async def act(cluster, consumer, action, number):
+    pipeline, source = consumer.pipeline, consumer.source
+    share = [[], [P0], [P1], [P0, P1]][number % 4]
+    if action == "finish" and pipeline.running:
+        names = sorted(pipeline.running)
+        name = names[number % len(names)]
+        if number == 7:
+            pipeline.outcomes[name] = [CorruptInput("cut")]
+        pipeline.let_go(name)
+    elif action == "append":
+        cluster.append(number % 2)
+    elif action == "revoke":
+        source.rebalance("revoked", share)
+    elif action == "lose":
+        source.rebalance("lost", share)
+    elif action == "break":
+        source.break_polls = 1
+    elif action == "refuse":
+        source.refuse_commits = number
+    elif action == "publish":
+        consumer.sink.fail = number
+    polls = source.polls
+    await cluster.until(lambda: source.polls > polls)
