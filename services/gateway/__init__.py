@@ -1,0 +1,1 @@
+"""The front door: documents in through gRPC and Kafka, their text out."""

@@ -191,12 +191,13 @@ def health_check(channel: grpc.aio.Channel, *, timeout_s: float = 1.0) -> Check:
     return check
 
 
-class HealthWatch:
-    """Checks a backend every `period_s` seconds for as long as it is started."""
+class Backend:
+    """The connection to a backend, and a check of its health every `period_s` seconds."""
 
-    def __init__(self, name: str, check: Check, *, period_s: float = 0.5) -> None:
-        self._health = Health(name)
-        self._check = check
+    def __init__(self, name: str, target: str, *, max_message_mb: int, period_s: float = 0.5) -> None:
+        self.channel = rpc.channel(target, max_message_mb=max_message_mb)
+        self._health = Health(f"{name} at {target}")
+        self._check = health_check(self.channel)
         self._period_s = period_s
         self._task: asyncio.Task[None] | None = None
 
@@ -204,16 +205,20 @@ class HealthWatch:
         """Why the backend cannot be used, None when it can."""
         return self._health.not_ready()
 
-    def start(self) -> None:
-        """Begin to watch."""
+    async def start(self) -> None:
+        """Begin to check."""
         self._task = asyncio.create_task(self._watch())
 
+    async def drain(self) -> None:
+        """Nothing: others decide when the last call was made."""
+
     async def close(self) -> None:
-        """Stop watching."""
+        """Stop checking and let go of the connection."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
+        await self.channel.close()
 
     async def _watch(self) -> None:
         while True:

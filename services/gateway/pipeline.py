@@ -150,7 +150,17 @@ class Pipeline:
         result.timing.total_ms = (time.monotonic() - received) * 1000
         return result
 
-    def close(self) -> None:
+    async def start(self) -> None:
+        """Nothing to begin."""
+
+    def not_ready(self) -> str | None:
+        """Always ready; its backends may not be."""
+        return None
+
+    async def drain(self) -> None:
+        """Nothing: the doors know their documents."""
+
+    async def close(self) -> None:
         """Let the threads go. What still runs in them runs to its end."""
         for lane in (self._online, self._bulk):
             lane.executor.shutdown(wait=False, cancel_futures=True)

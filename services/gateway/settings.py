@@ -19,17 +19,30 @@ class KafkaSettings(ServerSettings):
     dlq_topic: str = Field("ocr.jobs.dlq", description="Topic for jobs that cannot be done, with the reason.")
     group: str = Field("ocr-gateway", description="Consumer group; gateways of one group share the jobs.")
     result_format: Literal["json", "protobuf"] = Field("json", description="Form of the results.")
+    max_result_bytes: Positive = Field(1_000_000, description="Largest result that its topic accepts.")
     kafka_max_in_flight: Positive = Field(64, description="Kafka documents that are worked on at once.")
     kafka_max_in_flight_mb: Positive = Field(128, description="Their size together, in MiB.")
     kafka_max_span: Positive = Field(
         1024, description="Offsets of a partition between the oldest unfinished job and the newest taken."
     )
     kafka_max_attempts: Positive = Field(
-        5, description="Tries of a job whose error can pass, before it becomes a dead letter."
+        3,
+        description="Tries of a job that kills the predictor or shows a defect, before it is a dead letter.",
     )
-    kafka_max_result_bytes: Positive = Field(
-        1_000_000, description="Largest result that its topic accepts, in bytes."
+    kafka_assignment: Literal["range", "cooperative-sticky"] = Field(
+        "range", description="How the group shares partitions; one value for all members."
     )
+    kafka_group_instance_id: str | None = Field(
+        None, description="A fixed name of this member: a quick restart then moves no partitions."
+    )
+    kafka_options: CommaList = Field(
+        (), description="More options of the client, such as security_protocol=SSL,ssl_cafile=/etc/ca.pem."
+    )
+
+    @property
+    def kafka_client_options(self) -> dict[str, str]:
+        """`kafka_options` by name."""
+        return dict(option.split("=", 1) for option in self.kafka_options)
 
 
 class GatewaySettings(KafkaSettings):
@@ -87,6 +100,9 @@ class GatewaySettings(KafkaSettings):
             raise ValueError("max_message_mb must exceed max_document_mb, or a document fits no message")
         if self.max_request_mb >= self.max_message_mb:
             raise ValueError("max_request_mb must be below max_message_mb")
+        for option in self.kafka_options:
+            if "=" not in option:
+                raise ValueError(f"kafka_options: {option!r} is not name=value")
         for folder in self.uri_allow:
             if not Path(folder).is_absolute() or not Path(folder).is_dir():
                 raise ValueError(f"uri_allow: {folder} is not an absolute path of a folder")
