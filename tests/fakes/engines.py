@@ -1,0 +1,74 @@
+"""Engines that misbehave when a pixel says so; loaded in real predictor processes by their dotted path.
+
+A batch is marked by the first pixel of an item; an unmarked item is answered by its own mean.
+"""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+
+from services.common.engines.base import Batch, EngineSpec, EngineUnavailable, Outputs
+
+DIE, EXIT, HANG, RAISE, LARGE = 101.0, 102.0, 103.0, 104.0, 105.0
+
+
+class MarkedEngine:
+    name = "marked"
+    version = "7"
+
+    def __init__(self, spec: EngineSpec) -> None:
+        self.spec = spec
+
+    def run(self, batch: Batch) -> Outputs:
+        marks = batch[:, 0, 0, 0]
+        if DIE in marks:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if EXIT in marks:
+            os._exit(3)
+        if HANG in marks:
+            signal.pause()
+        if RAISE in marks:
+            raise RuntimeError("marked to raise")
+        means = batch.mean(axis=(1, 2, 3), dtype=np.float32)
+        if LARGE in marks:
+            return means, np.repeat(means[:, None], 1_000_000, axis=1)
+        return (means,)
+
+
+class SlowEngine(MarkedEngine):
+    """Takes the GIL of its process for a while, as Paddle does."""
+
+    def run(self, batch: Batch) -> Outputs:
+        end = time.monotonic() + 0.2
+        while time.monotonic() < end:
+            pass
+        return super().run(batch)
+
+
+def marked(spec: EngineSpec) -> MarkedEngine:
+    return MarkedEngine(spec)
+
+
+def slow(spec: EngineSpec) -> SlowEngine:
+    return SlowEngine(spec)
+
+
+def crashing(spec: EngineSpec) -> MarkedEngine:
+    """Starts once for each token in the folder named by the environment, then never again."""
+    tokens = list(Path(os.environ["CRASHING_ENGINE_TOKENS"]).iterdir())
+    if not tokens:
+        os._exit(5)
+    tokens[0].unlink()
+    return MarkedEngine(spec)
+
+
+def not_here(spec: EngineSpec) -> MarkedEngine:
+    raise EngineUnavailable("install the thing")
+
+
+def never_ready(spec: EngineSpec) -> MarkedEngine:
+    signal.pause()
+    return MarkedEngine(spec)
