@@ -1,0 +1,126 @@
+"""A `uri` reads what the operator allowed, and nothing else on the machine."""
+
+import os
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.common.errors import DocumentTooLarge, InvalidJob, UriNotAllowed, UriUnreadable
+from services.common.pb import ocr_pb2 as pb
+from services.gateway import source
+
+LIMIT = 100
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Path:
+    """in/: allowed, with a document; out/: not allowed, with a secret; and ways from one to the other."""
+    for name in ("in", "in/deep", "in-too", "out"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "in/slip.png").write_bytes(b"slip")
+    (tmp_path / "in/deep/ä ?#.png").write_bytes(b"deep")
+    (tmp_path / "in/large").write_bytes(bytes(LIMIT + 1))
+    (tmp_path / "in-too/secret").write_bytes(b"secret")
+    (tmp_path / "out/secret").write_bytes(b"secret")
+    (tmp_path / "in/inner-link").symlink_to(tmp_path / "in/slip.png")
+    (tmp_path / "in/link").symlink_to(tmp_path / "out/secret")
+    (tmp_path / "in/folder-link").symlink_to(tmp_path / "out")
+    os.mkfifo(tmp_path / "in/fifo")
+    return tmp_path
+
+
+def read(disk: Path, uri: str, *allowed: str) -> bytes:
+    return source.read(pb.Job(uri=uri), [str(disk / name) for name in allowed or ("in",)], LIMIT)
+
+
+@pytest.mark.parametrize(
+    ("uri", "content"),
+    [
+        ("file://{}/in/slip.png", b"slip"),
+        ("file://localhost{}/in/slip.png", b"slip"),
+        ("FILE://{}/in/slip.png", b"slip"),
+        ("file:{}/in/slip.png", b"slip"),
+        ("file://{}/in/%73lip.png", b"slip"),
+        ("file://{}/in/deep/" + quote("ä ?#.png"), b"deep"),
+        ("file://{}/in/inner-link", b"slip"),
+        ("file://{}/in//deep/./" + quote("ä ?#.png"), b"deep"),
+    ],
+)
+def test_a_file_inside_an_allowed_folder_is_read(disk: Path, uri: str, content: bytes) -> None:
+    assert read(disk, uri.format(disk)) == content
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "file://{}/out/secret",
+        "file://{}/in/../out/secret",
+        "file://{}/in/%2e%2e/out/secret",
+        "file://{}/in/..%2Fout/secret",
+        "file://{}/in/deep/../slip.png",
+        "file://{}/in/link",
+        "file://{}/in/folder-link/secret",
+        "file://{}/in-too/secret",
+        "file://{}/in/slip.png%00",
+        "file://{}/in/slip.png?x",
+        "file://{}/in/slip.png#x",
+        "file://elsewhere{}/in/slip.png",
+        "file://127.0.0.1{}/in/slip.png",
+        "http://localhost{}/in/slip.png",
+        "s3://bucket/slip.png",
+        "{}/in/slip.png",
+        "file:in/slip.png",
+        "file://{}/out/does-not-exist",
+        "file:///proc/self/environ",
+        "file:///",
+        "file://[",
+        "",
+    ],
+)
+def test_anything_else_is_not_allowed_and_the_answer_does_not_tell_what_exists(disk: Path, uri: str) -> None:
+    with pytest.raises(UriNotAllowed):
+        read(disk, uri.format(disk))
+
+
+def test_nothing_is_allowed_when_no_folder_is(disk: Path) -> None:
+    with pytest.raises(UriNotAllowed):
+        source.read(pb.Job(uri=f"file://{disk}/in/slip.png"), [], LIMIT)
+
+
+@pytest.mark.parametrize("name", ["missing", "deep", "fifo", "slip.png/inside"])
+def test_what_is_no_regular_file_is_unreadable(disk: Path, name: str) -> None:
+    with pytest.raises(UriUnreadable):
+        read(disk, f"file://{disk}/in/{name}")
+
+
+def test_a_device_is_unreadable_even_where_it_is_allowed() -> None:
+    with pytest.raises(UriUnreadable, match="regular"):
+        source.read(pb.Job(uri="file:///dev/zero"), ["/dev"], LIMIT)
+
+
+def test_a_file_over_the_limit_is_refused_before_it_is_read(disk: Path) -> None:
+    with pytest.raises(DocumentTooLarge, match="101 bytes"):
+        read(disk, f"file://{disk}/in/large")
+
+
+def test_the_allowed_folder_may_itself_be_a_link(disk: Path) -> None:
+    (disk / "alias").symlink_to(disk / "in")
+    assert read(disk, f"file://{disk}/alias/slip.png", "alias") == b"slip"
+
+
+def test_a_job_carries_its_document_or_is_invalid() -> None:
+    assert source.read(pb.Job(content=b"x"), [], LIMIT) == b"x"
+    with pytest.raises(InvalidJob):
+        source.read(pb.Job(), [], LIMIT)
+
+
+@given(st.text(max_size=40))
+def test_whatever_the_path_says_it_stays_inside(path: str) -> None:
+    try:
+        found = source.allowed_path(f"file:///srv/in/{path}", ["/srv/in"])
+    except UriNotAllowed:
+        return
+    assert found.is_relative_to("/srv/in")
