@@ -4,6 +4,7 @@ import sys
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from types import FrameType
 
 import pytest
@@ -401,7 +402,7 @@ def test_a_backlog_of_bulk_moves_on_in_turns_and_costs_online_no_more(shapes: li
     ran = saturate(queue, lambda now: [entry("busy", ONLINE, now) for _ in range(4)], runs=300)
     led = [i for i, batch in enumerate(ran) if "bulk" in names(batch)]
     assert sum(names(batch).count("bulk") for batch in ran) == len(shapes), "all of it ran"
-    apart = [later - sooner for sooner, later in zip(led, led[1:], strict=False)]
+    apart = [later - sooner for sooner, later in pairwise(led)]
     # `bulk_max_age_ms` is four runs: bulk leads one batch in four, not more, and not much less.
     assert all(3 <= runs <= 6 for runs in apart)
 

@@ -53,13 +53,12 @@ class FakeRunner:
     running: int = 0
     prepared: int = 0
     most_ahead: int = 0
-    """Most batches that were prepared or being prepared while every predictor ran."""
+    """Most batches on their way beyond one for each predictor."""
 
     async def prepare(self, items: Sequence[Any]) -> list[Any]:
         self.batches.append(list(items))
         self.prepared += 1
-        if self.running == self.concurrency:
-            self.most_ahead = max(self.most_ahead, self.prepared)
+        self.most_ahead = max(self.most_ahead, self.prepared + self.running - self.concurrency)
         await asyncio.sleep(self.prepare_s)
         if "prepare fails" in items:
             self.prepared -= 1
