@@ -157,8 +157,8 @@ class ServedModel(Generic[Item]):
 
     def _observe(self) -> None:
         stage = {"stage": self.stage}
-        observe("ocr.queue.depth", "{item}", "Items that wait.", lambda: [(self._batcher.depth, stage)])
-        observe("ocr.in_flight", "{item}", "Items in batches.", lambda: [(self._batcher.in_flight, stage)])
+        observe("ocr.queue.depth", "{item}", "Items that wait.", lambda: [(self.depth, stage)])
+        observe("ocr.in_flight", "{item}", "Items in batches.", lambda: [(self.in_flight, stage)])
         observe("ocr.ready", "1", "1 when ready.", lambda: [(float(self.not_ready() is None), stage)])
 
     def not_ready(self) -> str | None:
@@ -168,6 +168,16 @@ class ServedModel(Generic[Item]):
         if any(host.ready for host in self._pool.hosts):
             return None
         return "no predictor is ready: " + ", ".join(host.state for host in self._pool.hosts)
+
+    @property
+    def depth(self) -> int:
+        """Items that wait in the queue."""
+        return self._batcher.depth
+
+    @property
+    def in_flight(self) -> int:
+        """Items in batches that are prepared or run."""
+        return self._batcher.in_flight
 
     async def submit_all(
         self, requests: Sequence[Request[Item]], *, priority: Priority, deadline: float | None

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from services.common.predictor import PredictorResult
 
 from services.common.batch_contract import Completed, Request
 from services.common.batch_queue import BatchLimits, Priority
@@ -22,37 +21,15 @@ from services.common.model_service import (
 from services.common.models import ModelMissing, SetupError
 from services.common.pb import ocr_pb2 as pb
 from services.common.settings import BatchSettings, EngineSettings, ServerSettings, load
+from tests.fakes.model_server import FakeHost
 
 LIMITS = BatchLimits(4, 0.0, 10**9, 100, 1000.0, (1, 2, 4))
 
 
-class FakeHost:
-    """A predictor that doubles each item, and waits before it does while `gate` is closed."""
-
-    def __init__(self, state="ready"):
-        self.state, self.restarts, self.batches = state, 0, []
-        self.gate = asyncio.Event()
-        self.gate.set()
-        self.entered = asyncio.Event()
-        self.closed = False
-
-    @property
-    def ready(self):
-        return self.state == "ready"
-
-    async def start(self):
-        self.state = "ready"
-
-    async def run(self, batch):
-        if self.state == "failed":
-            raise Unavailable("this predictor has failed")
-        self.batches.append(batch)
-        self.entered.set()
-        await self.gate.wait()
-        return PredictorResult([(row * 2,) for row in batch], 3.0)
-
-    async def close(self):
-        self.closed = True
+def host_in(state):
+    host = FakeHost()
+    host.state = state
+    return host
 
 
 def stack(items):
@@ -89,7 +66,7 @@ async def test_batches_run_side_by_side_on_all_hosts():
 
 
 async def test_a_ready_host_is_taken_before_one_that_restarts():
-    restarting, ready = FakeHost("restarting"), FakeHost()
+    restarting, ready = host_in("restarting"), FakeHost()
     both = pool(restarting, ready)
     for value in range(3):
         await both.run(stack([value]))
@@ -98,7 +75,7 @@ async def test_a_ready_host_is_taken_before_one_that_restarts():
 
 
 async def test_a_failed_host_gets_no_batch_while_another_works():
-    failed, busy = FakeHost("failed"), FakeHost()
+    failed, busy = host_in("failed"), FakeHost()
     busy.gate.clear()
     both = pool(failed, busy)
     runs = [asyncio.create_task(both.run(stack([value]))) for value in range(2)]
@@ -110,12 +87,13 @@ async def test_a_failed_host_gets_no_batch_while_another_works():
 
 
 async def test_waiting_for_a_host_ends_when_the_last_one_fails():
-    failed, failing = FakeHost("failed"), FakeHost()
+    failed, failing = host_in("failed"), FakeHost()
     failing.gate.clear()
     both = pool(failed, failing)
     runs = [asyncio.create_task(both.run(stack([value]))) for value in range(2)]
     await failing.entered.wait()
     failing.state = "failed"
+    failed.error = failing.error = Unavailable("this predictor has failed")
     failing.gate.set()
     await runs[0]
     with pytest.raises(Unavailable):
@@ -124,7 +102,7 @@ async def test_waiting_for_a_host_ends_when_the_last_one_fails():
 
 
 async def test_life_of_a_model_from_start_to_close():
-    host = FakeHost("starting")
+    host = host_in("starting")
     model = served(host)
     assert model.not_ready() == "starting"
     with pytest.raises(Unavailable, match="still starting"):
