@@ -58,8 +58,12 @@ class Kafka:
         require_broker(self._address)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        from kafka.errors import KafkaError
+
         self._stack.close()
+        if isinstance(error, KafkaError):
+            raise Unreachable(f"The Kafka broker at {self._address.target} failed: {error}.") from None
 
     # -- sending
 
@@ -252,18 +256,15 @@ def create_topics(address: Address, topics: Topics, *, partitions: int) -> list[
     from kafka.errors import KafkaError, TopicAlreadyExistsError
 
     require_broker(address)
-    admin = KafkaAdminClient(
-        bootstrap_servers=address.target.split(","), client_id="ocrctl", metrics_enabled=False
-    )
+    servers = address.target.split(",")
     try:
-        missing = sorted({topics.jobs, topics.results, topics.dead_letters} - set(admin.list_topics()))
-        sizes = {"max.message.bytes": str(MAX_MESSAGE_BYTES)}
-        wanted = [NewTopic(name, partitions, 1, topic_configs=sizes) for name in missing]
-        if wanted:
-            with contextlib.suppress(TopicAlreadyExistsError):  # somebody else was faster
-                admin.create_topics(wanted)
+        with contextlib.closing(KafkaAdminClient(bootstrap_servers=servers, client_id="ocrctl")) as admin:
+            missing = sorted({topics.jobs, topics.results, topics.dead_letters} - set(admin.list_topics()))
+            sizes = {"max.message.bytes": str(MAX_MESSAGE_BYTES)}
+            wanted = [NewTopic(name, partitions, 1, topic_configs=sizes) for name in missing]
+            if wanted:
+                with contextlib.suppress(TopicAlreadyExistsError):  # somebody else was faster
+                    admin.create_topics(wanted)
     except KafkaError as error:
         raise CliError(f"The broker at {address.target} did not create the topics: {error}.") from None
-    finally:
-        admin.close()
     return missing
