@@ -298,7 +298,7 @@ class Batcher(Generic[Item, Output]):
     def _failed(self, run: _Run[Item], error: BaseException) -> _Answers[Output]:
         """An error of its own for each caller, as each will raise it."""
         run.error = f"{type(error).__name__}: {error}"
-        if not isinstance(error, OcrError) or isinstance(error, Internal):
+        if isinstance(error, Internal) or not isinstance(error, OcrError | asyncio.CancelledError):
             log.error("batch %d failed", run.batch_id, exc_info=error)
         return [_copy_for_caller(error) for _ in run.batch.entries]
 
