@@ -13,6 +13,7 @@ Rules of this file:
 import contextlib
 import ctypes
 import io
+import itertools
 import logging
 import struct
 import threading
@@ -128,15 +129,20 @@ def decode_image(data: bytes, limits: ImageLimits) -> Bgr:
         return _decode_frame(opened, limits)
 
 
-def decode_document(data: bytes, limits: ImageLimits) -> Iterator[DecodedPage]:
+def decode_document(
+    data: bytes,
+    limits: ImageLimits,
+    pdf_pages: Callable[[bytes, ImageLimits], Iterator[DecodedPage]] | None = None,
+) -> Iterator[DecodedPage]:
     """The pages of a document, one at a time, so that memory holds no more of them than the caller does.
 
     What is wrong with the whole document is raised by the first `next`; what is wrong with one page is that
     page's `image`. Blocks for as long as decoding takes; may be called from any thread, one at a time.
+    `pdf_pages` draws PDFs: by default in this process, which trusts them.
     """
     kind = _accept(data, limits)
     if kind == "PDF":
-        yield from _pdf_pages(data, limits)
+        yield from (pdf_pages or pdf_pages_here)(data, limits)
     elif kind == "TIFF":
         yield from _tiff_pages(data, limits)
     else:
@@ -174,9 +180,7 @@ def _accept(data: bytes, limits: ImageLimits) -> str:
     if not data:
         raise EmptyInput("the document has no bytes")
     if len(data) > limits.max_bytes:
-        raise DocumentTooLarge(
-            f"the document has {len(data)} bytes; the limit is {limits.max_bytes}"
-        )
+        raise DocumentTooLarge(f"the document has {len(data)} bytes; the limit is {limits.max_bytes}")
     kind = sniff(data)
     if kind is None:
         raise UnsupportedFormat(f"the document starts with {data[:8]!r}; send {READABLE}")
@@ -209,13 +213,9 @@ def _decode_frame(opened: Image.Image, limits: ImageLimits) -> Bgr:
 def check_size(width: int, height: int, limits: ImageLimits) -> None:
     """Raise `ImageTooLarge` or `ImageTooSmall` for a size in pixels, as declared by a header or a caller."""
     if width * height > limits.max_pixels:
-        raise ImageTooLarge(
-            f"the page has {width} x {height} pixels; the limit is {limits.max_pixels}"
-        )
+        raise ImageTooLarge(f"the page has {width} x {height} pixels; the limit is {limits.max_pixels}")
     if min(width, height) < limits.min_side:
-        raise ImageTooSmall(
-            f"the page has {width} x {height} pixels; a side needs {limits.min_side}"
-        )
+        raise ImageTooSmall(f"the page has {width} x {height} pixels; a side needs {limits.min_side}")
 
 
 def _check_tile(opened: Image.Image, limits: ImageLimits) -> None:
@@ -372,22 +372,50 @@ def _number(data: bytes, at: int, order: str, big: bool) -> int:
 # the process. Reentrant, because the garbage collector may close a document while this thread holds it.
 _PDFIUM = threading.RLock()
 
+_OBJECTS_LOOKED_AT = 1_000
+"""Of a PDF page, to find the size of its pictures. Scans hold one; a drawing may hold a million lines."""
 
-def _pdf_pages(data: bytes, limits: ImageLimits) -> Iterator[DecodedPage]:
-    with _PDFIUM:
-        document = _open_pdf(data)
-    try:
+
+class PdfFile:
+    """An open PDF. Raises what `decode_document` does for a whole document; any thread may use it.
+
+    What is not guarded against here is a page whose drawing takes hours or all memory, as a few hundred
+    bytes can demand; whoever reads PDFs of strangers does so in a process of its own.
+    """
+
+    def __init__(self, data: bytes, limits: ImageLimits) -> None:
+        self._limits = limits
         with _PDFIUM:
-            count = len(document)
-        if count > limits.max_pages:
-            raise TooManyPages(
-                f"the PDF has {count} pages, more than the limit of {limits.max_pages}; split it"
-            )
-        for index in range(count):
-            yield DecodedPage(index + 1, count, _pdf_page(document, index, limits))
-    finally:
+            self._document = _open_pdf(data)
+            self.count = len(self._document)
+        if self.count > limits.max_pages:
+            self.close()
+            raise TooManyPages(f"the PDF has {self.count} pages; the limit is {limits.max_pages}; split it")
+
+    def page(self, index: int) -> Bgr | OcrError:
+        """Page `index`, from 0, drawn; or why it cannot be."""
         with _PDFIUM:
-            document.close()
+            page = None
+            try:
+                page = self._document[index]
+                return _render(page, self._limits)
+            except Exception as error:  # noqa: BLE001 and their pages
+                return _typed(error, "PDF page")
+            finally:
+                if page is not None:
+                    page.close()
+
+    def close(self) -> None:
+        """Let go of the document; more than once does no harm."""
+        with _PDFIUM:
+            self._document.close()
+
+
+def pdf_pages_here(data: bytes, limits: ImageLimits) -> Iterator[DecodedPage]:
+    """The pages of a PDF, drawn in this process."""
+    with contextlib.closing(PdfFile(data, limits)) as file:
+        for index in range(file.count):
+            yield DecodedPage(index + 1, file.count, file.page(index))
 
 
 def _open_pdf(data: bytes) -> pdfium.PdfDocument:
@@ -401,19 +429,6 @@ def _open_pdf(data: bytes) -> pdfium.PdfDocument:
     except Exception as error:
         raise _typed(error, "PDF") from error
     return document
-
-
-def _pdf_page(document: pdfium.PdfDocument, index: int, limits: ImageLimits) -> Bgr | OcrError:
-    with _PDFIUM:
-        page = None
-        try:
-            page = document[index]
-            return _render(page, limits)
-        except Exception as error:  # noqa: BLE001 and their pages
-            return _typed(error, "PDF page")
-        finally:
-            if page is not None:
-                page.close()
 
 
 def _render(page: pdfium.PdfPage, limits: ImageLimits) -> Bgr:
@@ -439,7 +454,7 @@ def pdf_scale(width: float, height: float, limits: ImageLimits) -> float:
 
 def _check_pictures(page: pdfium.PdfPage) -> None:
     """A small sheet may hold a picture that decodes to gigabytes; its declared size tells."""
-    for picture in page.get_objects(filter=[pdfium_c.FPDF_PAGEOBJ_IMAGE]):
-        width, height = picture.get_px_size()
+    for found in itertools.islice(page.get_objects(), _OBJECTS_LOOKED_AT):
+        width, height = found.get_px_size() if found.type == pdfium_c.FPDF_PAGEOBJ_IMAGE else (0, 0)
         if width * height > LARGEST_MAX_PIXELS:
             raise ImageTooLarge(f"the PDF page holds a picture of {width} x {height} pixels")

@@ -49,6 +49,8 @@ def pipeline_limits(settings: GatewaySettings) -> PipelineLimits:
         max_request_bytes=settings.max_request_mb * 2**20,
         cpu_threads=settings.cpu_threads,
         uri_allow=settings.uri_allow,
+        pdf_timeout_s=settings.pdf_timeout_s,
+        pdf_memory_mb=settings.pdf_memory_mb,
     )
 
 

@@ -31,6 +31,7 @@ from services.common.pb import ocr_pb2 as pb
 from services.common.telemetry import tracer
 from services.gateway import source
 from services.gateway.crops import crop
+from services.gateway.pdf_process import PdfProcess
 from services.gateway.reading_order import reading_order
 from services.gateway.results import PageRead, assemble, from_error
 
@@ -75,6 +76,8 @@ class PipelineLimits:
     max_request_bytes: int = 32 * 2**20
     cpu_threads: int = 0
     uri_allow: tuple[str, ...] = ()
+    pdf_timeout_s: float = 30.0
+    pdf_memory_mb: int = 2048
 
 
 class _Lane:
@@ -84,6 +87,7 @@ class _Lane:
         threads = limits.cpu_threads or os.cpu_count() or 1
         self.executor = ThreadPoolExecutor(threads, thread_name_prefix=f"ocr-{name}")
         self.pages = asyncio.Semaphore(limits.max_pages_in_flight)
+        self.pdf = PdfProcess(timeout_s=limits.pdf_timeout_s, memory_mb=limits.pdf_memory_mb)
 
     async def run(self, work: Callable[..., T], *arguments: Any) -> tuple[T, float]:
         """What `work` returns, done in a thread, and the milliseconds that it took there."""
@@ -164,14 +168,16 @@ class Pipeline:
         """Let the threads go. What still runs in them runs to its end."""
         for lane in (self._online, self._bulk):
             lane.executor.shutdown(wait=False, cancel_futures=True)
+            lane.pdf.close()
 
     def _order(self, job: pb.Job, priority: int, deadline: float | None) -> _Order:
+        lane = self._bulk if priority == pb.BULK else self._online
         return _Order(
             job,
             priority,
             deadline,
-            lane=self._bulk if priority == pb.BULK else self._online,
-            pages=_decoded(job, self._limits),
+            lane,
+            pages=_decoded(job, self._limits, lane.pdf),
             own_places=asyncio.Semaphore(self._limits.max_pages_per_document),
         )
 
@@ -354,9 +360,10 @@ def _own_error(message: pb.Error) -> OcrError:
     return error
 
 
-def _decoded(job: pb.Job, limits: PipelineLimits) -> Iterator[DecodedPage]:
+def _decoded(job: pb.Job, limits: PipelineLimits, pdf: PdfProcess) -> Iterator[DecodedPage]:
     """The pages of a job; the disk is read at the first `next`, in a thread like the rest."""
-    yield from decode_document(source.read(job, limits.uri_allow, limits.images.max_bytes), limits.images)
+    data = source.read(job, limits.uri_allow, limits.images.max_bytes)
+    yield from decode_document(data, limits.images, pdf.pages)
 
 
 # -- waiting --------------------------------------------------------------------------------------

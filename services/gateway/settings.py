@@ -78,6 +78,12 @@ class GatewaySettings(KafkaSettings):
     max_pdf_side: Positive = Field(
         ImageLimits.max_pdf_side, description="Longest side of a drawn PDF page, in pixels."
     )
+    pdf_timeout_s: float = Field(
+        30.0, gt=0, description="Seconds for a page of a PDF; one that takes longer cannot be read."
+    )
+    pdf_memory_mb: int = Field(
+        2048, ge=1024, description="Address space, in MiB, of the process that draws PDFs."
+    )
     uri_allow: CommaList = Field(
         (), description="Folders that a job's `file:///…` may lie in, separated by commas; none by default."
     )

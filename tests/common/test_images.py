@@ -25,6 +25,7 @@ from services.common.errors import (
     UnsupportedFormat,
 )
 from services.common.images import DecodedPage, ImageLimits, decode_document, decode_image
+from tests.fakes_pdf import pdf
 
 LIMITS = ImageLimits()
 RED, GREEN, BLUE, WHITE = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255)
@@ -84,28 +85,6 @@ def png_header(width: int, height: int) -> bytes:
         + chunk(b"IDAT", zlib.compress(b"\0" * 64))
         + chunk(b"IEND", b"")
     )
-
-
-def pdf(
-    *pages: tuple[float, float],
-    content: bytes = b"1 0 0 rg 0 0 60 60 re f",
-    objects: str = "",
-    extra: str = "",
-) -> bytes:
-    """A PDF by hand; each page has its size in points and `content`, by default a red square bottom left."""
-    kids = " ".join(f"{10 + n} 0 R" for n in range(len(pages)))
-    parts = [
-        "1 0 obj<</Type/Catalog/Pages 2 0 R>>endobj",
-        f"2 0 obj<</Type/Pages/Kids[{kids}]/Count {len(pages)}>>endobj",
-        f"3 0 obj<</Length {len(content)}>>stream\n{content.decode()}\nendstream endobj",
-        objects,
-    ]
-    for n, (width, height) in enumerate(pages):
-        parts.append(
-            f"{10 + n} 0 obj<</Type/Page/Parent 2 0 R/MediaBox[0 0 {width} {height}]/Contents 3 0 R"
-            f"/Resources<</XObject<</P 5 0 R>>>>>>endobj"
-        )
-    return ("%PDF-1.4\n" + "\n".join(parts) + f"\ntrailer<</Root 1 0 R{extra}>>\n%%EOF\n").encode()
 
 
 def encrypted_pdf() -> bytes:
@@ -267,7 +246,7 @@ def test_a_pdf_picture_that_declares_gigabytes_is_refused_before_it_is_decoded()
         "5 0 obj<</Type/XObject/Subtype/Image/Width 60000/Height 60000/ColorSpace/DeviceRGB"
         "/BitsPerComponent 8/Filter/FlateDecode/Length 8>>stream\n12345678\nendstream endobj"
     )
-    (page,) = pages_of(pdf((100, 100), content=b"q 100 0 0 100 0 0 cm /P Do Q", objects=bomb))
+    (page,) = pages_of(pdf((100, 100), content="q 100 0 0 100 0 0 cm /P Do Q", objects=bomb))
     assert isinstance(page.image, ImageTooLarge)
 
 
