@@ -19,8 +19,8 @@ MAX_SIDES = st.integers(10, 60).map(lambda n: n * GRID)
         (32, 960, (96, 960)),
         (640, 640, (640, 640)),
         (672, 640, (960, 672)),
-        (32, 32, (320, 160)),
-        (192, 224, (320, 320)),
+        (32, 32, (320, 320)),
+        (430, 267, (640, 320)),
     ],
 )
 def test_canvas_of_known_sizes(height, width, expected):
@@ -39,7 +39,7 @@ def test_every_page_has_a_canvas_of_the_closed_set_that_holds_it(height, width, 
 @given(MAX_SIDES)
 def test_the_closed_set_is_small_and_on_the_grid(max_side):
     shapes = closed_shapes(max_side)
-    assert len(shapes) == len(set(shapes)) <= 45
+    assert len(shapes) == len(set(shapes)) <= 25
     assert all(side % GRID == 0 and side <= max_side for shape in shapes for side in shape)
 
 
