@@ -1,0 +1,65 @@
+"""The process is put together from its settings."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from services.common.settings import load
+from services.gateway.__main__ import build, pipeline_limits
+from services.gateway.consumer import JobConsumer
+from services.gateway.settings import GatewaySettings
+
+
+def settings(*flags: str) -> GatewaySettings:
+    return load(GatewaySettings, flags)
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        (("--max-document-mb", "64"), "max_message_mb must exceed max_document_mb"),
+        (("--max-request-mb", "64"), "max_request_mb must be below max_message_mb"),
+        (("--uri-allow", "relative/folder"), "not an absolute path"),
+        (("--uri-allow", "/does/not/exist"), "not an absolute path of a folder"),
+        (("--max-pixels", "1000000000"), "less than or equal"),
+        (("--kafka-options", "ssl"), "is not name=value"),
+        (("--max-in-flight", "0"), "greater than or equal to 1"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_with_a_reason(flags: tuple[str, ...], complaint: str) -> None:
+    with pytest.raises(SystemExit, match=complaint):
+        settings(*flags)
+
+
+def test_limits_reach_the_pipeline(tmp_path: Path) -> None:
+    limits = pipeline_limits(
+        settings(
+            *("--max-document-mb", "3", "--max-pages", "7", "--pdf-dpi", "150", "--max-request-mb", "5"),
+            *("--uri-allow", f"{tmp_path},/tmp"),
+        )
+    )
+    assert (limits.images.max_bytes, limits.images.max_pages, limits.images.pdf_dpi) == (3 * 2**20, 7, 150)
+    assert limits.max_request_bytes == 5 * 2**20
+    assert limits.uri_allow == (str(tmp_path), "/tmp")
+
+
+async def test_without_backends_the_gateway_is_not_ready_and_says_which_is_missing() -> None:
+    service = build(settings("--detector", "127.0.0.1:1", "--recognizer", "127.0.0.1:1"))
+    await service.start()
+    try:
+        async with asyncio.timeout(10):
+            while "UNAVAILABLE" not in (reason := service.not_ready() or ""):
+                await asyncio.sleep(0.005)
+    finally:
+        await service.drain()
+        await service.close()
+    assert reason.startswith("the detector at 127.0.0.1:1 is not ready")
+
+
+async def test_kafka_is_a_part_when_it_is_set() -> None:
+    service = build(settings("--kafka", "127.0.0.1:1", "--kafka-options", "security_protocol=SSL"))
+    try:
+        assert any(isinstance(part, JobConsumer) for part in service._parts)
+    finally:
+        await service.close()
