@@ -1,0 +1,1 @@
+"""Machinery that at least two processes need; it knows no service."""

@@ -11,7 +11,7 @@ three things made for people who read results with ordinary tools:
 """
 
 import json
-from typing import Any
+from typing import Any, cast
 
 from google.protobuf import json_format
 from google.protobuf.descriptor import EnumDescriptor, FieldDescriptor
@@ -27,9 +27,8 @@ FLOAT_DIGITS = 7
 
 def to_dict(message: Message) -> dict[str, Any]:
     """The JSON form of `message` as plain Python values."""
-    return {
-        field.name: _field(message, field) for field in message.DESCRIPTOR.fields if _shown(message, field)
-    }
+    fields = cast("list[FieldDescriptor]", message.DESCRIPTOR.fields)
+    return {field.name: _field(message, field) for field in fields if _shown(message, field)}
 
 
 def _shown(message: Message, field: FieldDescriptor) -> bool:
