@@ -1,6 +1,8 @@
 """The promises of the batcher, in virtual time: nothing here sleeps, and what would hang fails at once."""
 
 import asyncio
+import gc
+import weakref
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -217,11 +219,12 @@ async def test_while_the_predictor_is_busy_a_batch_that_is_not_full_goes_on_grow
     async with Bench() as bench:
         first = bench.submit_all(range(4))
         await turn()
-        early = bench.submit(10)
-        await asyncio.sleep(0.080)
-        late = bench.submit(11)
-        await asyncio.gather(first, early, late)
-        assert bench.runner.batches == [[0, 1, 2, 3], [10, 11]]
+        second = []
+        for item in (10, 11, 12):
+            second.append(bench.submit(item))
+            await asyncio.sleep(0.030)
+        await asyncio.gather(first, *second)
+        assert bench.runner.batches == [[0, 1, 2, 3], [10, 11, 12]]
 
 
 @scenario
@@ -410,6 +413,28 @@ async def test_the_facts_of_a_batch_say_who_rode_in_it_and_why_it_left() -> None
             priorities=(ONLINE, BULK),
             error=None,
         )
+
+
+@scenario
+async def test_an_answered_item_is_freed_at_once_not_at_the_next_garbage_collection() -> None:
+    """Items are images; a cycle would keep them in memory for long."""
+
+    class Scan(float):
+        pass
+
+    async with Bench() as bench:
+        scan = Scan(1.0)
+        alive = weakref.ref(scan)
+        task = bench.submit(scan)
+        del scan
+        gc.disable()
+        try:
+            await task
+            bench.runner.batches.clear()
+            await turn()
+            assert alive() is None
+        finally:
+            gc.enable()
 
 
 @scenario
