@@ -28,6 +28,7 @@ from kafka.consumer.subscription_state import AsyncConsumerRebalanceListener
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.future import Future as KafkaFuture
+from kafka.net.compat import KafkaNetClient
 from kafka.record import util as kafka_record_util
 from kafka.structs import MemberState, OffsetAndMetadata, TopicPartition
 
@@ -44,6 +45,8 @@ _CALL_TIMEOUT_MS = 5000
 """For commits and questions to the broker; well below the session timeout, so that a poll follows in time."""
 _IDLE_POLL_MS = 25
 """When every partition is paused nothing can arrive, and a free slot should be used soon."""
+_LINGER_MS = 5
+"""Results that are ready together travel together."""
 _FETCH_BYTES_PARTITION = 8 << 20
 _FETCH_BYTES = 32 << 20
 """What is read ahead; a larger message still comes, alone."""
@@ -408,13 +411,21 @@ class KafkaSink:
         await self._thread.call(self._ensure_producer)
 
     async def send(self, message: Message) -> None:
-        """Return when it is acknowledged."""
+        """Return when it is acknowledged.
+
+        When the broker refuses a message, the idempotent producer of this client gives up for good and fails
+        all messages that it holds with the same error. So it is replaced, and a message that is said to be
+        too large is sent once more, alone: only that tells whether it was this one.
+        """
         assert self._thread is not None, "open() comes first"
         loop = asyncio.get_running_loop()
         acknowledged: asyncio.Future[None] = loop.create_future()
         producer = await self._thread.call(self._send, message, loop, acknowledged)
         try:
             await acknowledged
+        except MessageTooLarge:
+            await self._thread.call(self._discard, producer)
+            await self._thread.call(self._send_alone, message)
         except PublishFailed as error:
             if not isinstance(error.__cause__, kafka_errors.RetriableError):
                 await self._thread.call(self._discard, producer)
@@ -432,35 +443,45 @@ class KafkaSink:
 
     def _ensure_producer(self) -> Any:
         if self._producer is None:
-            options = self._options
-            self._producer = _connect(
-                kafka.KafkaProducer,
-                **options.client,
-                acks="all",
-                enable_idempotence=True,
-                linger_ms=5,
-                delivery_timeout_ms=options.delivery_timeout_ms,
-                request_timeout_ms=options.delivery_timeout_ms * 2 // 3,
-                max_block_ms=_CALL_TIMEOUT_MS,
-                max_request_size=options.max_message_bytes,
-                allow_auto_create_topics=False,
-                metrics_enabled=False,
-            )
+            self._producer = self._connect()
         return self._producer
+
+    def _connect(self) -> Any:
+        options = self._options
+        return _connect(
+            kafka.KafkaProducer,
+            **options.client,
+            acks="all",
+            enable_idempotence=True,
+            linger_ms=_LINGER_MS,
+            delivery_timeout_ms=options.delivery_timeout_ms,
+            request_timeout_ms=options.delivery_timeout_ms * 2 // 3,
+            max_block_ms=_CALL_TIMEOUT_MS,
+            max_request_size=options.max_message_bytes,
+            allow_auto_create_topics=False,
+            metrics_enabled=False,
+        )
 
     def _send(
         self, message: Message, loop: asyncio.AbstractEventLoop, acknowledged: "asyncio.Future[None]"
     ) -> Any:
         try:
             producer = self._ensure_producer()
-            sent = producer.send(
-                message.topic, value=message.value, key=message.key, headers=list(message.headers)
-            )
+            sent = _hand_over(producer, message)
         except Exception as error:
             raise _publish_error(message, error) from error
         sent.add_callback(lambda _: _tell(loop, acknowledged, None, None))
         sent.add_errback(lambda error: _tell(loop, acknowledged, None, _publish_error(message, error)))
         return producer
+
+    def _send_alone(self, message: Message) -> None:
+        producer = self._connect()
+        try:
+            _hand_over(producer, message).get(timeout=self._options.delivery_timeout_ms / 1000)
+        except Exception as error:
+            raise _publish_error(message, error) from error
+        finally:
+            _close_producer(producer, 0)
 
     def _discard(self, producer: Any) -> None:
         """A producer that lost count of its messages never sends again; the next message makes a new one."""
@@ -472,6 +493,10 @@ class KafkaSink:
         producer, self._producer = self._producer, None
         if producer is not None:
             _close_producer(producer, timeout_s)
+
+
+def _hand_over(producer: Any, message: Message) -> Any:
+    return producer.send(message.topic, value=message.value, key=message.key, headers=list(message.headers))
 
 
 def _close_producer(producer: Any, timeout_s: float) -> None:
@@ -538,14 +563,30 @@ def _create_topic(admin: Any, topic: str, shape: Mapping[str, int]) -> None:
 
 
 def _connect(client: Callable[..., T], **options: Any) -> T:
-    """Make a client; it connects at once."""
+    """Make a client; it connects at once. One that cannot leaves its thread behind, which is ended here."""
+    networks = []
+
+    def network(**settings: Any) -> Any:
+        networks.append(KafkaNetClient(**settings))
+        return networks[-1]
+
     try:
-        return client(**options)
-    except (kafka_errors.KafkaConfigurationError, kafka_errors.SaslAuthenticationFailedError) as error:
-        raise KafkaMisconfigured(f"Kafka refuses these settings: {error}") from error
-    except (kafka_errors.KafkaError, OSError) as error:
-        where = ", ".join(options["bootstrap_servers"])
-        raise BrokerUnreachable(f"no Kafka broker answers at {where}: {error!r}") from error
+        return client(kafka_client=network, **options)
+    except Exception as error:  # noqa: BLE001  # raised below, without the frames that hold the sockets
+        for left in networks:
+            left._manager._net.stop(timeout_ms=_CALL_TIMEOUT_MS)  # noqa: SLF001  # close() alone does not
+            left.close()
+        networks.clear()
+        failure = _connection_error(error, ", ".join(options["bootstrap_servers"]))
+    raise failure
+
+
+def _connection_error(error: Exception, where: str) -> Exception:
+    if isinstance(error, kafka_errors.KafkaConfigurationError | kafka_errors.SaslAuthenticationFailedError):
+        return KafkaMisconfigured(f"Kafka at {where} refuses these settings: {error}")
+    if isinstance(error, kafka_errors.KafkaError | OSError):
+        return BrokerUnreachable(f"no Kafka broker answers at {where}: {error!r}")
+    return error
 
 
 def _record(found: Any) -> Record:
