@@ -1,0 +1,213 @@
+"""The command line itself: what it refuses, how it says so, how it ends."""
+
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from services.cli import commands, doctor, grpc_client, kafka_client, model_sets
+from services.cli.__main__ import app
+from services.cli.doctor import Check, Verdict
+from services.cli.errors import CliError, Unreachable
+from services.cli.formats import failure
+from services.common.pb import ocr_pb2 as pb
+
+NOBODY = "127.0.0.1:1"  # a port that nobody listens on
+
+
+def run(*words: object) -> tuple[int, str, str]:
+    done = CliRunner().invoke(app, [str(word) for word in words])
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done.exit_code, done.stdout, done.stderr
+
+
+@pytest.fixture
+def slip(tmp_path: Path) -> Path:
+    path = tmp_path / "slip.png"
+    Image.new("L", (64, 64), 255).save(path)
+    return path
+
+
+@pytest.mark.parametrize("command", ["recognize", "submit"])
+def test_a_missing_file_is_wrong_use_said_in_one_line(command: str) -> None:
+    code, out, err = run(command, "none.jpg")
+    assert (code, out) == (2, "")
+    assert err == "ocrctl: none.jpg: no such file or folder.\n"
+
+
+def test_an_unknown_option_is_wrong_use(slip: Path) -> None:
+    assert run("recognize", slip, "--colour")[0] == 2
+    assert run("recognize", slip, "--format", "xml")[0] == 2
+    assert run("up", "--ports", "gatway=1")[0] == 2
+
+
+def test_an_unreachable_gateway_is_named_with_what_to_do(slip: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grpc_client, "CONNECT_TIMEOUT_S", 0.2)
+    code, out, err = run("recognize", slip, "--gateway", NOBODY)
+    assert (code, out) == (3, "")
+    assert NOBODY in err
+    assert "ocrctl up" in err
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", [["submit"], ["submit", "--wait"], ["results"]])
+def test_an_unreachable_broker_is_named_with_what_to_do(command: list[str], slip: Path) -> None:
+    files = [slip] if command[0] == "submit" else []
+    code, out, err = run(*command, *files, "--kafka", NOBODY)
+    assert (code, out) == (3, "")
+    assert NOBODY in err
+    assert len(err.splitlines()) == 1
+
+
+class FakeStream:
+    """Answers in reverse order; the file `bad.png` fails."""
+
+    def __init__(self, address: object, files: list[Path], job_ids: list[str], **options: object) -> None:
+        self._jobs = list(zip(files, job_ids, strict=True))
+
+    async def results(self) -> AsyncIterator[tuple[int, pb.Result]]:
+        for index, (path, job_id) in reversed(list(enumerate(self._jobs))):
+            yield index, self._result(path, job_id)
+
+    def _result(self, path: Path, job_id: str) -> pb.Result:
+        if path.name == "bad.png":
+            return failure(str(path), job_id, "CORRUPT_INPUT", "it is damaged")
+        return pb.Result(job_id=job_id, file=str(path), status=pb.OK, lines=[pb.Line(text=path.stem, page=1)])
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("a", "bad", "c"):
+        (tmp_path / f"{name}.png").touch()
+    monkeypatch.setattr(grpc_client, "GatewayStream", FakeStream)
+    return tmp_path
+
+
+def test_results_are_printed_in_the_order_of_the_files(folder: Path) -> None:
+    code, out, err = run("recognize", folder)
+    assert code == 1
+    assert out.splitlines() == [f"== {folder}/a.png ==", "a", f"== {folder}/c.png ==", "c"]
+    assert err == f"{folder}/bad.png: not read: CORRUPT_INPUT: it is damaged\n"
+
+
+def test_one_file_is_printed_without_heading_and_ends_with_zero(folder: Path) -> None:
+    assert run("recognize", folder / "a.png") == (0, "a\n", "")
+
+
+def test_jsonl_has_a_line_for_every_file_also_the_failed_ones(folder: Path) -> None:
+    code, out, err = run("recognize", folder, "--format", "jsonl")
+    assert (code, err) == (1, "")
+    assert [line[:20] for line in out.splitlines()] == ['{"file": "' + str(folder)[:10]] * 3
+
+
+def test_when_the_gateway_goes_away_what_was_read_is_printed_first(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Gone(FakeStream):
+        async def results(self) -> AsyncIterator[tuple[int, pb.Result]]:
+            async for numbered in super().results():
+                yield numbered
+            raise Unreachable("it went away")
+
+    monkeypatch.setattr(grpc_client, "GatewayStream", Gone)
+    code, out, err = run("recognize", folder / "a.png")
+    assert (code, out, err) == (3, "a\n", "ocrctl: it went away\n")
+
+
+@pytest.mark.parametrize(("verdict", "code"), [(Verdict.OK, 0), (Verdict.NOTE, 0), (Verdict.MISSING, 1)])
+def test_doctor_fails_only_for_what_up_needs(
+    verdict: Verdict, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "examine", lambda **_: [Check("thing", verdict, "found", "do this")])
+    done, out, _ = run("doctor")
+    assert done == code
+    assert "do this" in out
+
+
+def test_doctor_looks_at_this_machine() -> None:
+    by_name = {check.name: check for check in doctor.examine(engine="simulated", kafka=NOBODY)}
+    assert by_name["models"].verdict is Verdict.OK
+    assert by_name["broker"].verdict is Verdict.MISSING
+    assert by_name["engine openvino"].verdict is Verdict.OK
+    assert by_name["crc32c"].verdict is Verdict.OK
+
+
+def test_up_names_the_port_that_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    import socket
+
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        code, _, err = run("up", "--ports", f"gateway={holder.getsockname()[1]}")
+    assert code == 1
+    assert "(gateway)" in err
+
+
+def test_up_offline_without_models_says_how_to_get_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OCR_MODELS_DIR", str(tmp_path))
+    code, _, err = run("up", "--ports", "free", "--offline", "--engine", "openvino")
+    assert code == 1
+    assert "ocrctl models fetch ppocr-v6-small" in err
+
+
+def test_models_that_are_missing_are_fetched_once_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OCR_MODELS_DIR", str(tmp_path))
+    fetched: list[str] = []
+    monkeypatch.setattr(model_sets.models, "fetch", fetched.append)
+    with pytest.raises(CliError, match="not in"):  # since nothing really was
+        model_sets.ensure(
+            "det=ppocr-v4-mobile,rec=ppocr-v6-small", offline=False, fetching=commands._fetching
+        )
+    assert fetched == ["ppocr-v4-mobile", "ppocr-v6-small"]
+
+
+def test_a_folder_that_does_not_exist_is_no_reason_to_fetch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_sets.models, "fetch", lambda name: pytest.fail(f"fetched {name}"))
+    with pytest.raises(CliError, match="/nowhere"):
+        model_sets.ensure("/nowhere", offline=False, fetching=commands._fetching)
+
+
+def test_unknown_model_sets_are_refused_with_the_names_there_are() -> None:
+    code, _, err = run("models", "fetch", "ppocr-v9")
+    assert code == 1
+    assert "ppocr-v6-small" in err
+
+
+def test_help_imports_no_engine_no_client_and_no_image_library() -> None:
+    heavy = ["cv2", "paddle", "openvino", "kafka", "grpc", "numpy", "PIL", "pypdfium2", "opentelemetry"]
+    code = (
+        "import sys\n"
+        "from typer.testing import CliRunner\n"
+        "from services.cli.__main__ import app\n"
+        "for words in (['--help'], ['up', '--help'], ['models', '--help']):\n"
+        "    assert CliRunner().invoke(app, words).exit_code == 0\n"
+        f"print([name for name in {heavy} if name in sys.modules])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_every_option_has_a_help_text() -> None:
+    from typer.main import get_command
+
+    group = get_command(app)
+    parts = [*group.commands.values(), *group.commands["models"].commands.values()]
+    for command in parts:
+        assert command.help, command.name
+        for parameter in command.params:
+            assert getattr(parameter, "help", None), f"{command.name} {parameter.name}"
+
+
+def test_a_new_trace_begins_with_the_command_when_nobody_records_one() -> None:
+    ((name, value),) = kafka_client.trace_headers()
+    version, trace, span, flags = value.decode().split("-")
+    assert (name, version, flags) == ("traceparent", "00", "01")
+    assert (len(trace), len(span)) == (32, 16)
