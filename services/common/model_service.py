@@ -33,7 +33,7 @@ from services.common.engines.base import (
     installed_version,
     usable_cores,
 )
-from services.common.errors import OcrError, Unavailable
+from services.common.errors import OcrError, Overloaded, ShuttingDown, Unavailable
 from services.common.models import ModelFiles, Role, SetupError, default_set, resolve
 from services.common.pb import ocr_pb2 as pb
 from services.common.predictor import PredictorHost, PredictorResult
@@ -136,8 +136,10 @@ class ServedModel(Generic[Item]):
         self.stage = stage
         self.info = info
         self._pool = PredictorPool(stage, hosts, stack)
+        self._observer = BatchTelemetry(stage)
+        self._capacity = limits.capacity
         self._batcher: Batcher[Item, Arrays] = Batcher(
-            limits, self._pool, concurrency=len(hosts), observer=BatchTelemetry(stage)
+            limits, self._pool, concurrency=len(hosts), observer=self._observer
         )
         self._threads = ThreadPoolExecutor(usable_cores() + 1, stage)
         self._state = "starting"
@@ -179,16 +181,27 @@ class ServedModel(Generic[Item]):
         """Items in batches that are prepared or run."""
         return self._batcher.in_flight
 
-    async def submit_all(
-        self, requests: Sequence[Request[Item]], *, priority: Priority, deadline: float | None
-    ) -> list[Answer]:
-        """The arrays or the error of each item, in order; all are admitted or none.
+    def check_open(self, items: int) -> None:
+        """Refuse a call of so many items before an image is decoded, if the queue would refuse it anyway.
 
-        Raises Overloaded and ShuttingDown at the door, Unavailable before the start has ended. While a
-        predictor restarts, work is accepted and waits.
+        Raises Unavailable before the start has ended, ShuttingDown after the end has begun, Overloaded.
         """
         if self._state == "starting":
             raise Unavailable(f"the {self.stage} is still starting; try again in a while")
+        if self._state == "draining":
+            raise ShuttingDown(f"the {self.stage} is draining; try another replica")
+        if items and self.depth >= self._capacity:
+            self._observer.on_refuse(items)
+            raise Overloaded(f"{self.depth} items wait for the {self.stage} already; try again later")
+
+    async def submit_all(
+        self, requests: Sequence[Request[Item]], *, priority: Priority, deadline: float | None
+    ) -> list[Answer]:
+        """The arrays or the error of each item, in order; all are admitted or none, as in `check_open`.
+
+        While a predictor restarts, work is accepted and waits.
+        """
+        self.check_open(0)
         return await self._batcher.submit_all(requests, priority=priority, deadline=deadline)
 
     async def in_thread(

@@ -15,8 +15,9 @@ from services.common.page_size import GRID
 CANVAS_VERSION = "1"
 """Changes whenever `canvas` answers differently for some page, since that may move a quad by a pixel."""
 
-# Parts of max_side: the long sides there are, and the steps of the short side of each. Pages as large as allowed are the common load, so their short side is cut finely
-# to save pixels; small pages are cheap anyway, so a few shapes do for them and the start is sooner.
+# Parts of max_side: the long sides there are, and for each the step of its short sides. Pages as large as
+# allowed are the common load, so their short side is cut finely to save pixels; small pages are cheap
+# anyway, so a few shapes do for them and the start is sooner.
 _LONG_SIDES = ((1 / 3, 1 / 3), (2 / 3, 1 / 3), (1, 1 / 10))
 
 

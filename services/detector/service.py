@@ -52,6 +52,7 @@ class DetectorService(ocr_pb2_grpc.DetectorServicer):
     ) -> pb.DetectResponse:
         """Quads around the lines of text in one image."""
         watch = Stopwatch()
+        self._model.check_open(1)
         priority = priority_of(request.priority)
         named = _named_size(request)
         with watch:

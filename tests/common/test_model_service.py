@@ -158,6 +158,9 @@ class Settings(ServerSettings, EngineSettings, BatchSettings):
     """A process for the tests."""
 
 
+DEFAULTS = Settings()
+
+
 @pytest.mark.parametrize(("most", "sizes"), [(1, (1,)), (2, (1, 2)), (6, (1, 2, 4, 6)), (8, (1, 2, 4, 8))])
 def test_batch_sizes_are_powers_of_two_and_the_largest(most, sizes):
     assert batch_limits(Settings(max_batch_size=most)).allowed_batch_sizes == sizes
@@ -165,7 +168,8 @@ def test_batch_sizes_are_powers_of_two_and_the_largest(most, sizes):
 
 @given(st.integers(1, 12), st.integers(1, 10**7), st.integers(1, 64), st.integers(1, 5000))
 def test_every_batch_that_the_queue_can_form_was_warmed_up(most, budget, height, width):
-    limits = batch_limits(Settings(max_batch_size=most, max_batch_pixels=budget))
+    update = {"max_batch_size": most, "max_batch_pixels": budget}
+    limits = batch_limits(DEFAULTS.model_copy(update=update))
     warmed = {shape[0] for shape in batch_shapes([(height, width)], limits)}
     assert {limits.size_for(min(items, limits.full_size(height * width))) for items in range(1, 40)} == warmed
 

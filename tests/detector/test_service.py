@@ -156,6 +156,14 @@ async def test_a_full_queue_refuses_at_the_door(gated):
     assert [len((await call).lines) for call in calls] == [0] * 4
 
 
+async def test_a_full_queue_refuses_before_an_image_is_decoded(gated):
+    stub, host, model = gated
+    await fill(stub, host, model, waiting=2)
+    refused = await failure(stub.Detect(pb.DetectRequest(image=pb.Image(encoded=b"no image"))))
+    assert refused[:2] == ("RESOURCE_EXHAUSTED", "OVERLOADED")
+    host.gate.set()
+
+
 async def test_a_page_whose_deadline_passes_in_the_queue_never_reaches_the_model(gated):
     stub, host, model = gated
     calls = await fill(stub, host, model, waiting=0)

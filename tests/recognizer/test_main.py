@@ -10,9 +10,7 @@ from tests.fakes.processes import child
 
 
 def test_it_gets_ready_answers_and_ends_with_0_on_sigterm():
-    with child(
-        "services.recognizer", "--engine", "simulated", "--width-ladder", "160,320"
-    ) as process:
+    with child("services.recognizer", "--engine", "simulated", "--width-ladder", "160,320") as process:
         port = process.wait_for("listening")["port"]
         process.wait_for("ready")
         with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
