@@ -134,7 +134,7 @@ class BatchSettings(BaseSettings):
     max_batch_pixels: Positive = Field(2_000_000, description="Most pixels, padding included, in one batch.")
     queue_capacity: Positive = Field(4096, description="Items that may wait; more are refused at the door.")
     bulk_max_age_ms: float = Field(
-        2000.0, gt=0, description="Bulk work that has waited this long is served as if it were online."
+        2000.0, gt=0, description="However busy online work is, bulk leads a batch at least this often."
     )
 
 

@@ -113,5 +113,5 @@ def test_a_gateway_told_to_stop_finishes_what_it_accepted_and_refuses_the_rest()
 def wait_until_in_flight(running, documents: int) -> None:
     """Asks the gateway's own gauge; documents are accepted when it counts them."""
     deadline = time.monotonic() + 30
-    while running.metric("gateway", "ocr_documents_in_flight") < documents:
+    while running.metric("gateway", "ocr_gateway_in_flight") < documents:
         assert time.monotonic() < deadline, f"the gateway never had {documents} documents in flight"
