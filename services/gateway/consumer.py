@@ -76,6 +76,8 @@ class ConsumerOptions:
     progress_interval_s: float = 10.0
     stall_timeout_s: float = 120.0
     """A partition with records to read from which none come for so long is stuck; the client is replaced."""
+    join_timeout_s: float = 120.0
+    """A client that has been without its place in the group for so long is replaced."""
     service_version: str = ""
 
 
@@ -164,7 +166,7 @@ class JobConsumer:
         self._closing = asyncio.Event()
         self._joined = False
         self._state = Polled(joined=False, connected=False)
-        self._connected_at = clock()
+        self._connected_at = self._joined_at = clock()
         self._fault = "connecting to Kafka"
         self._lag: dict[Partition, int] = {}
         self._stalls = StallWatch(options.stall_timeout_s)
@@ -223,6 +225,7 @@ class JobConsumer:
                 await self._source.open(self)
                 await self._sink.open()
                 self._fault, attempt = "", 0
+                self._joined_at = self._clock()
                 await self._consume()
             except Exception as error:  # whatever it is, the answer is a new client
                 self._fault = f"Kafka: {error}"
@@ -237,14 +240,22 @@ class JobConsumer:
         while not self._closing.is_set():
             paused = self._paused()
             self._state = await self._source.poll(self._ledger.room(), paused)
-            self._joined = self._joined or self._state.joined
-            if self._state.connected:
-                self._connected_at = self._clock()
+            self._watch_membership()
             for record in self._state.records:
                 self._admit(record)
             await self._commit_when_due()
             await self._look_around_when_due(paused)
         await self._commit()
+
+    def _watch_membership(self) -> None:
+        now = self._clock()
+        if self._state.connected:
+            self._connected_at = now
+        if self._state.joined or not self._state.connected:
+            self._joined_at = now
+            self._joined = self._joined or self._state.joined
+        elif now - self._joined_at > self._options.join_timeout_s:
+            raise Stalled(f"the group {self._kafka.group} gave us no place for {now - self._joined_at:.0f} s")
 
     def _paused(self) -> frozenset[Partition]:
         return self._ledger.partitions if self._draining else self._ledger.blocked()

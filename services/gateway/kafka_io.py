@@ -294,8 +294,13 @@ class KafkaSource:
             receive_message_max_bytes=options.max_message_bytes + _FETCH_BYTES,
             metrics_enabled=False,
         )
-        consumer.subscribe([options.jobs_topic], listener=_Listener(consumer, loop, listener))
         self._consumer = consumer
+        # Asked before subscribing: a leader that does not know the topic yet first assigns nothing.
+        if not consumer.partitions_for_topic(options.jobs_topic):
+            raise BrokerUnreachable(f"Kafka has no topic {options.jobs_topic} yet; create it")
+        keeps_positions = options.partition_assignment == "range"
+        ours = _Listener(consumer, loop, listener, keeps_positions=keeps_positions)
+        consumer.subscribe([options.jobs_topic], listener=ours)
 
     def _poll(self, max_records: int, paused: frozenset[Partition]) -> Polled:
         consumer = self._consumer
@@ -306,9 +311,21 @@ class KafkaSource:
             fetched = consumer.poll(timeout_ms=timeout_ms, max_records=max(1, max_records))
         except Exception as error:
             raise BrokerUnreachable(f"the Kafka consumer broke down: {error!r}") from error
+        self._finish_join()
         records = [_record(found) for batch in fetched.values() for found in batch]
         joined = consumer.group_metadata().state == MemberState.STABLE
         return Polled(records, joined, connected=not consumer._coordinator.coordinator_unknown())  # noqa: SLF001
+
+    def _finish_join(self) -> None:
+        """Bring a join that outlived its poll to its end.
+
+        A rebalance that began because the topic's partitions changed is forgotten by kafka-python 3.0.12 when
+        a poll ends in the middle of it: nobody applies the assignment, heartbeats stay off, and the group
+        throws us out without a word. To ask for the join again is enough; the next poll takes up the old one.
+        """
+        coordinator = self._consumer._coordinator  # noqa: SLF001  # no public view of a join under way
+        if coordinator.rejoining and not coordinator.need_rejoin():
+            coordinator.request_rejoin()
 
     def _pause_exactly(self, paused: frozenset[Partition]) -> None:
         assigned, now = self._consumer.assignment(), self._consumer.paused()
@@ -348,19 +365,28 @@ class KafkaSource:
 class _Listener(AsyncConsumerRebalanceListener):  # type: ignore[misc]  # the library has no types
     """Runs on the client's I/O thread; asks the event loop and waits without blocking heartbeats."""
 
-    def __init__(self, consumer: Any, loop: asyncio.AbstractEventLoop, ours: RebalanceListener) -> None:
+    def __init__(
+        self,
+        consumer: Any,
+        loop: asyncio.AbstractEventLoop,
+        ours: RebalanceListener,
+        *,
+        keeps_positions: bool,
+    ) -> None:
         self._consumer = consumer
         self._loop = loop
         self._ours = ours
+        self._keeps_positions = keeps_positions
         self._stood_at: Mapping[Partition, Commit] = {}
 
     async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
         partitions = _partitions(revoked)
-        self._stood_at = await self._ask(self._ours.revoked(partitions), {})
-        if not self._stood_at:
+        stood_at = await self._ask(self._ours.revoked(partitions), {})
+        self._stood_at = stood_at if self._keeps_positions else {}
+        if not stood_at:
             return
         try:
-            await self._consumer.commit_async(_offsets(self._stood_at))
+            await self._consumer.commit_async(_offsets(stood_at))
         except kafka_errors.KafkaError as error:
             log.warning("a rebalance was faster than our commit; some documents are done again: %s", error)
 
