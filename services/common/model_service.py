@@ -144,11 +144,16 @@ class ServedModel(Generic[Item]):
         self._threads = ThreadPoolExecutor(usable_cores() + 1, stage)
         self._state = "starting"
 
+    @property
+    def hosts(self) -> tuple[Host, ...]:
+        """The predictors, as many as batches run at a time."""
+        return self._pool.hosts
+
     async def start(self) -> None:
         """Load the model in every predictor and warm it up. Raises Unavailable if it cannot run here."""
         started = time.monotonic()
         try:
-            await asyncio.gather(*(host.start() for host in self._pool.hosts))
+            await asyncio.gather(*(host.start() for host in self.hosts))
         except SetupError as error:
             raise Unavailable(str(error)) from error
         self._batcher.start()
@@ -167,9 +172,9 @@ class ServedModel(Generic[Item]):
         """Why it cannot serve now, in words; None when it can."""
         if self._state != "serving":
             return self._state
-        if any(host.ready for host in self._pool.hosts):
+        if any(host.ready for host in self.hosts):
             return None
-        return "no predictor is ready: " + ", ".join(host.state for host in self._pool.hosts)
+        return "no predictor is ready: " + ", ".join(host.state for host in self.hosts)
 
     @property
     def depth(self) -> int:

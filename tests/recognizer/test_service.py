@@ -1,5 +1,8 @@
 """The recognizer as its callers see it: a real server on loopback, the simulated engine in its process."""
 
+import os
+import signal
+
 import pytest
 import pytest_asyncio
 
@@ -102,6 +105,24 @@ class TestWithAPredictor:
         assert 0 < response.timing.process_ms < response.timing.total_ms
         assert response.model == await recognizer.Describe(pb.DescribeRequest())
         assert response.model.settings["width_ladder"] == "160 320 640"
+
+
+async def test_a_killed_predictor_costs_no_caller_an_answer():
+    settings = SETTINGS.model_copy(update={"simulated_fixed_ms": 20.0, "max_batch_size": 1})
+    chosen = plan(settings, "rec")
+    model = serve_model(chosen, settings)
+    host = model.hosts[0]
+    async with serving(RecognizerService(model, chosen.files.charset, settings)) as channel:
+        stub = ocr_pb2_grpc.RecognizerStub(channel)
+        images = [raw_image(drawn(text)) for text in TEXTS]
+        expected = list((await stub.Recognize(request(*images))).lines)
+        killed = host.worker_pid
+        calls = [stub.Recognize(request(*images)) for _ in range(4)]
+        await until(lambda: model.in_flight > 0)
+        os.kill(killed, signal.SIGKILL)
+        for call in calls:
+            assert list((await call).lines) == expected
+    assert host.restarts == 1
 
 
 @pytest_asyncio.fixture
