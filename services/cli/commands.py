@@ -220,8 +220,12 @@ def _environment(topics: Topics, *, own_broker: bool) -> dict[str, str]:
 
 
 def _print_line(log: Console, line: Text) -> None:
+    log.print(_stamped(line))
+
+
+def _stamped(line: Text) -> Text:
     clock = dt.datetime.now().astimezone().strftime("%H:%M:%S ")
-    log.print(Text(clock, style="dim").append_text(line))
+    return Text(clock, style="dim").append_text(line)
 
 
 def _ensure_models(engine: str | None, models: str | None, *, offline: bool) -> None:
@@ -252,14 +256,14 @@ def demo(
     _ensure_models(engine, models, offline=offline)
     out.mkdir(parents=True, exist_ok=True)
     reporter = Reporter(expanded, Format.TEXT, out)
-    read: list[pb.Result] = []
+    read: dict[int, pb.Result] = {}
 
     def take(index: int, result: pb.Result) -> None:
-        read.append(result)
+        read[index] = result
         reporter.add(index, result)
 
     def say(message: str) -> None:
-        notes.print(logs.heading("demo", message))
+        notes.print(logs.heading("demo", message), soft_wrap=True)
 
     chosen = ports.free()
     services = Services(chosen, engine, models, None, _environment(Topics(), own_broker=True))
@@ -274,13 +278,14 @@ def demo(
         say("starting broker, detector, recognizer and gateway")
         code = asyncio.run(serve())
     if code == 0:
-        Console().print(demonstration.time_table(read))
+        for table in demonstration.time_tables([result for _, result in sorted(read.items())]):
+            Console().print(table)
         say(f"pictures with boxes and text, and the log of the services, are in {out}")
     return code or reporter.exit_code
 
 
 def _write(log: TextIO, name: str, text: str) -> None:
-    log.write(f"{logs.render(name, text).plain}\n")
+    log.write(f"{_stamped(logs.render(name, text)).plain}\n")
 
 
 # -- telling

@@ -14,37 +14,42 @@ from services.cli.state import Address
 from services.cli.supervision import Exited
 from services.common.pb import ocr_pb2 as pb
 
-Columns = Sequence[tuple[str, Callable[[pb.Timing], float]]]
+Step = tuple[str, Callable[[pb.Timing], float]]
 
-# Milliseconds of each step on the way of a document.
-STEPS: Columns = (
-    ("wait", lambda timing: timing.wait_ms),
-    ("decode", lambda timing: timing.decode_ms),
-    ("detector\nqueue", lambda timing: timing.detect.queue_ms),
-    ("detector\nmodel", lambda timing: timing.detect.model_ms),
-    ("crop", lambda timing: timing.crop_ms),
-    ("recognizer\nqueue", lambda timing: timing.recognize.queue_ms),
-    ("recognizer\nmodel", lambda timing: timing.recognize.model_ms),
+STEPS: Sequence[Step] = (
+    ("waiting for a place", lambda timing: timing.wait_ms),
+    ("decoding", lambda timing: timing.decode_ms),
+    ("detector: queue", lambda timing: timing.detect.queue_ms),
+    ("detector: model", lambda timing: timing.detect.model_ms),
+    ("cutting lines out", lambda timing: timing.crop_ms),
+    ("recognizer: queue", lambda timing: timing.recognize.queue_ms),
+    ("recognizer: model", lambda timing: timing.recognize.model_ms),
     ("transport", lambda timing: timing.transport_ms),
     ("total", lambda timing: timing.total_ms),
 )
+"""Milliseconds of each step on the way of a document, in its order."""
+
+FILES_IN_A_TABLE = 5  # which fits 80 columns
 
 
-def time_table(results: Sequence[pb.Result]) -> Table:
-    """Where the time of each document went, in milliseconds."""
-    table = Table(title="where the time went (ms; steps overlap, so they do not add up to the total)")
-    table.add_column("file", overflow="fold")
-    for name in ("lines", *(name for name, _ in STEPS), "lines\na batch"):
-        table.add_column(name, justify="right")
+def time_tables(results: Sequence[pb.Result]) -> list[Table]:
+    """Where the time of each document went; a column a document, a few of them in each table."""
+    starts = range(0, len(results), FILES_IN_A_TABLE)
+    return [_time_table(results[start : start + FILES_IN_A_TABLE]) for start in starts]
+
+
+def _time_table(results: Sequence[pb.Result]) -> Table:
+    table = Table(title="where the time went, ms (steps overlap and do not add up)", title_justify="left")
+    table.add_column("step", no_wrap=True)
     for result in results:
-        table.add_row(*_row(result))
+        table.add_column(Path(result.file).stem, justify="right", overflow="fold")
+    for name, read in STEPS:
+        table.add_row(name, *(f"{read(result.timing):.0f}" for result in results))
+    table.add_section()
+    table.add_row("lines", *(str(len(result.lines)) for result in results))
+    sizes = (f"{result.timing.recognize.mean_batch_size:.1f}" for result in results)
+    table.add_row("lines in a batch", *sizes)
     return table
-
-
-def _row(result: pb.Result) -> list[str]:
-    times = [f"{read(result.timing):.0f}" for _, read in STEPS]
-    batch = f"{result.timing.recognize.mean_batch_size:.1f}"
-    return [Path(result.file).name, str(len(result.lines)), *times, batch]
 
 
 async def run(
