@@ -270,9 +270,9 @@ class BatchTelemetry:
         """A batch has ended, well or not."""
         riders = [context for context in facts.contexts if isinstance(context, Rider)]
         self._count(facts, riders)
-        spans = {r.span for r in riders if r.span is not None}
+        spans = {r.span.span_id: r.span for r in riders if r.span is not None}
         if spans:
-            self._trace(facts, spans)
+            self._trace(facts, list(spans.values()))
 
     def _count(self, facts: BatchFacts, riders: Sequence[Rider]) -> None:
         METRICS.batches.add(1, self._stage | {"reason": facts.reason})
@@ -285,7 +285,7 @@ class BatchTelemetry:
         METRICS.pixels.add(valid, self._stage | {"kind": "valid"})
         METRICS.pixels.add(max(facts.pixels - valid, 0), self._stage | {"kind": "padding"})
 
-    def _trace(self, facts: BatchFacts, spans: set[SpanContext]) -> None:
+    def _trace(self, facts: BatchFacts, spans: Sequence[SpanContext]) -> None:
         end = time.time_ns()
         run = end - int(facts.model_ms * 1e6)
         start = run - int(facts.prepare_ms * 1e6)
