@@ -69,6 +69,7 @@ def kafka_part(settings: GatewaySettings, pipeline: Pipeline) -> Part:
         group=settings.group,
         partition_assignment=settings.kafka_assignment,
         group_instance_id=settings.kafka_group_instance_id,
+        session_timeout_ms=settings.kafka_session_timeout_ms,
         security=settings.kafka_client_options,
     )
     options = ConsumerOptions(

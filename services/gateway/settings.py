@@ -35,6 +35,9 @@ class KafkaSettings(ServerSettings):
     kafka_group_instance_id: str | None = Field(
         None, description="A fixed name of this member: a quick restart then moves no partitions."
     )
+    kafka_session_timeout_ms: Positive = Field(
+        45_000, description="A member that is silent for so long loses its partitions to the others."
+    )
     kafka_options: CommaList = Field(
         (), description="More options of the client, such as security_protocol=SSL,ssl_cafile=/etc/ca.pem."
     )
