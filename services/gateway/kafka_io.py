@@ -295,12 +295,13 @@ class KafkaSource:
             metrics_enabled=False,
         )
         self._consumer = consumer
-        # Asked before subscribing: a leader that does not know the topic yet first assigns nothing.
-        if not consumer.partitions_for_topic(options.jobs_topic):
-            raise BrokerUnreachable(f"Kafka has no topic {options.jobs_topic} yet; create it")
         keeps_positions = options.partition_assignment == "range"
         ours = _Listener(consumer, loop, listener, keeps_positions=keeps_positions)
         consumer.subscribe([options.jobs_topic], listener=ours)
+        # Asked before the first poll: a member that joins before it knows the topic's partitions takes them
+        # for a change when it learns of them, and rebalances again with the first documents under way.
+        if options.jobs_topic not in consumer.topics():
+            raise BrokerUnreachable(f"Kafka has no topic {options.jobs_topic} yet; create it")
 
     def _poll(self, max_records: int, paused: frozenset[Partition]) -> Polled:
         consumer = self._consumer
