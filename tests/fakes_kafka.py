@@ -94,6 +94,7 @@ class FakeSource:
         self.break_polls = 0
         self.fail_opens = 0
         self.connected = True
+        self.joined = True
         self._rebalances = []
         self._listener = None
 
@@ -120,7 +121,7 @@ class FakeSource:
         records = self._take(max(1, max_records), paused)
         if not records:
             await asyncio.sleep(0.001)  # as a poll that finds nothing
-        return Polled(records, joined=True, connected=self.connected)
+        return Polled(records, joined=self.joined, connected=self.connected)
 
     async def _rebalance(self):
         while self._rebalances:

@@ -6,6 +6,10 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
 
 from services.common.batch_queue import Priority
 from services.common.errors import (
@@ -18,6 +22,7 @@ from services.common.errors import (
     Unavailable,
 )
 from services.common.pb import ocr_pb2 as pb
+from services.gateway import consumer as consumer_module
 from services.gateway.consumer import ConsumerOptions, JobConsumer, StallWatch, backoff, next_step
 from services.gateway.jobs import header
 from services.gateway.kafka_io import KafkaOptions, Progress
@@ -30,7 +35,7 @@ QUICK = {"retry_base_s": 0.001, "retry_cap_s": 0.004, "commit_interval_s": 0.0, 
 
 
 class Pipeline:
-    """`recognize` under the control of the test: by default at once; `hold` makes documents wait for `let_go`."""
+    """`recognize` under control of the test: at once, or with `hold` when `let_go` says so."""
 
     def __init__(self, cluster):
         self.cluster = cluster
@@ -465,7 +470,7 @@ FAULTS = st.sampled_from(["finish", "revoke", "lose", "break", "refuse", "publis
 @settings(max_examples=40, deadline=None)
 @given(script=st.lists(st.tuples(FAULTS, st.integers(0, 7)), max_size=25), data=st.data())
 def test_whatever_happens_in_whatever_order_nothing_is_lost(script, data):
-    """FakeCluster asserts at each commit that nothing below it is unanswered; here: all is answered in the end."""
+    """FakeCluster asserts at each commit that all below it is answered; here: all is in the end."""
 
     async def scenario():
         cluster = FakeCluster()
@@ -508,3 +513,56 @@ async def act(cluster, consumer, action, number):
         consumer.sink.fail = number
     polls = source.polls
     await cluster.until(lambda: source.polls > polls)
+
+
+@pytest.fixture
+def spans(monkeypatch):
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(consumer_module, "tracer", provider.get_tracer("test"))
+    return exporter
+
+
+async def test_the_trace_goes_on_from_the_producer_to_the_result(spans):
+    cluster = FakeCluster(partitions=1)
+    trace_id, span_id = "1" * 32, "2" * 16
+    cluster.append(0, headers=[("traceparent", f"00-{trace_id}-{span_id}-01".encode())])
+    async with serving(cluster):
+        await cluster.until(lambda: cluster.all_done)
+    by_name = {span.name: span for span in spans.get_finished_spans()}
+    process, send = by_name["process ocr.jobs"], by_name["send ocr.results"]
+    assert f"{process.parent.span_id:016x}" == span_id
+    assert [f"{link.context.span_id:016x}" for link in process.links] == [span_id]
+    assert (process.kind, send.kind) == (SpanKind.CONSUMER, SpanKind.PRODUCER)
+    assert send.parent.span_id == process.context.span_id
+    handed_on = header(cluster.results()[0].headers, "traceparent")
+    assert handed_on == f"00-{trace_id}-{send.context.span_id:016x}-01"
+
+
+async def test_a_dead_letter_keeps_its_own_trace_and_names_the_failed_attempt(spans):
+    cluster = FakeCluster(partitions=1)
+    theirs = f"00-{'1' * 32}-{'2' * 16}-01"
+    cluster.append(0, None, key=b"k", headers=[("traceparent", theirs.encode())])
+    async with serving(cluster):
+        await cluster.until(lambda: cluster.all_done)
+    (letter,) = cluster.dead_letters()
+    process = next(span for span in spans.get_finished_spans() if span.name == "process ocr.jobs")
+    assert header(letter.headers, "traceparent") == theirs
+    assert header(letter.headers, "dlq-traceparent") == f"00-{'1' * 32}-{process.context.span_id:016x}-01"
+    assert process.status.status_code is StatusCode.ERROR
+    assert process.attributes["error.type"] == "EMPTY_INPUT"
+
+
+async def test_a_client_that_never_gets_its_place_in_the_group_is_replaced():
+    cluster, now = FakeCluster(), [0.0]
+    source = FakeSource(cluster)
+    source.joined = False
+    options = ConsumerOptions(**QUICK, join_timeout_s=100)
+    consumer = JobConsumer(KAFKA, options, source, FakeSink(cluster), Pipeline(cluster), clock=lambda: now[0])
+    await consumer.start()
+    await cluster.until(lambda: source.polls > 2)
+    assert "waiting for the consumer group" in consumer.not_ready()
+    now[0] = 101.0
+    await cluster.until(lambda: source.opens == 2)
+    await consumer.close()
