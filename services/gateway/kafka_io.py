@@ -570,7 +570,7 @@ def _ensure_topics(options: KafkaOptions, create: bool, partitions: int, replica
         missing = [topic for topic in wanted if topic not in admin.list_topics()]
         if missing and not create:
             raise KafkaMisconfigured(
-                f"Kafka has no topic {', '.join(missing)}; create it, or let the gateway (--create-topics)"
+                f"Kafka has no topic {', '.join(missing)}; create it first"
             )
         for topic in missing:
             _create_topic(admin, topic, {"num_partitions": partitions, "replication_factor": replicas})
