@@ -18,6 +18,7 @@ from google.protobuf.descriptor_pb2 import (
 )
 
 from services.common.records import LOWER_CASE_ENUMS
+from services.gateway.jobs import DeadLetterHeader
 
 _F = FieldDescriptorProto
 _SCALARS: dict[int, dict[str, Any]] = {
@@ -114,7 +115,7 @@ def asyncapi(job: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
         "traceparent": {"type": "string"},
     }
     document = {"type": "string", "description": "The document itself; content-type says which format."}
-    reason = {"error-code": {"type": "string"}, "error-message": {"type": "string"}}
+    reason = {str(name): {"type": "string"} for name in DeadLetterHeader}
 
     def message(payload: dict[str, Any], extra: dict[str, Any] | None = None) -> dict[str, Any]:
         return {"headers": {"type": "object", "properties": headers | (extra or {})}, "payload": payload}

@@ -89,7 +89,7 @@ class Kafka:
 
         topic, kind = self._topics.jobs, documents.content_type(path)
         headers = [("content-type", kind.encode()), ("file", str(path).encode())]
-        with telemetry.tracer.start_as_current_span(f"{topic} publish", kind=SpanKind.PRODUCER):
+        with telemetry.tracer.start_as_current_span(f"send {topic}", kind=SpanKind.PRODUCER):
             try:
                 return producer.send(topic, path.read_bytes(), job_id.encode(), headers + trace_headers())
             except KafkaError as error:

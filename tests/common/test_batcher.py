@@ -31,7 +31,7 @@ from services.common.errors import (
     PredictorFailed,
     ShuttingDown,
 )
-from tests.fakes_virtual_time import now, run
+from tests.fakes.virtual_time import now, run
 
 ONLINE, BULK = Priority.ONLINE, Priority.BULK
 LIMITS = BatchLimits(

@@ -3,7 +3,6 @@
 import io
 import struct
 import threading
-import zlib
 from collections.abc import Iterator
 
 import numpy as np
@@ -25,7 +24,8 @@ from services.common.errors import (
     UnsupportedFormat,
 )
 from services.common.images import DecodedPage, ImageLimits, decode_document, decode_image
-from tests.fakes_pdf import pdf
+from tests.fakes.pages import png_header
+from tests.fakes.pdf import encrypted_pdf, pdf
 
 LIMITS = ImageLimits()
 RED, GREEN, BLUE, WHITE = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255)
@@ -70,27 +70,6 @@ def shows_corners(page: np.ndarray, width: int = 40, height: int = 24) -> bool:
         and near(rgb(page, 4, height - 5), BLUE)
         and near(rgb(page, width - 5, height - 5), WHITE)
     )
-
-
-def png_header(width: int, height: int) -> bytes:
-    """A PNG that declares a size and brings next to no pixels."""
-
-    def chunk(kind: bytes, body: bytes) -> bytes:
-        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
-
-    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    return (
-        b"\x89PNG\r\n\x1a\n"
-        + chunk(b"IHDR", head)
-        + chunk(b"IDAT", zlib.compress(b"\0" * 64))
-        + chunk(b"IEND", b"")
-    )
-
-
-def encrypted_pdf() -> bytes:
-    nonsense = "<" + "ab" * 32 + ">"
-    encrypt = f"9 0 obj<</Filter/Standard/V 1/R 2/O {nonsense}/U {nonsense}/P -4>>endobj"
-    return pdf((200, 100), objects=encrypt, extra="/Encrypt 9 0 R/ID[<00><00>]")
 
 
 def tiff(*pictures: Image.Image, **options: object) -> bytes:

@@ -29,7 +29,7 @@ from services.gateway.clients import (
     retry_delay,
 )
 from services.gateway.pipeline import detect_request, to_image
-from tests.fakes_backends import Backends, paper
+from tests.fakes.backends import Backends, paper
 
 QUICK = RetryLimits(max_attempts=5, base_s=0.01, cap_s=0.02)
 PAGE = detect_request(np.asarray(paper((10, 10, 110, 30))), 320, pb.ONLINE)

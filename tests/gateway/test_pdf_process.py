@@ -13,7 +13,7 @@ import pytest
 from services.common.errors import CorruptInput, OcrError, ShuttingDown, TooManyPages
 from services.common.images import ImageLimits, pdf_pages_here
 from services.gateway.pdf_process import EndedChild, PdfProcess
-from tests.fakes_pdf import laughing_pdf, pdf
+from tests.fakes.pdf import laughing_pdf, pdf
 
 LIMITS = ImageLimits(max_pages=5)
 GOOD = pdf((144, 72), (72, 144))

@@ -24,7 +24,7 @@ from services.common.errors import (
 from services.common.images import ImageLimits
 from services.common.pb import ocr_pb2 as pb
 from services.gateway.pipeline import MAX_LINE_BYTES, Pipeline, PipelineLimits, line_requests
-from tests.fakes_backends import FakeDetector, FakeRecognizer, paper, pixels, saved
+from tests.fakes.backends import FakeDetector, FakeRecognizer, paper, pixels, saved
 
 FORM = paper((10, 10, 110, 30), (150, 12, 290, 28), (10, 60, 210, 90))
 FORM_TEXT = ["100x20", "140x16", "200x30"]

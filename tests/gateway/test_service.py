@@ -18,7 +18,7 @@ from services.common.pb import ocr_pb2_grpc
 from services.gateway.clients import Backend, DetectorClient, RecognizerClient, RetryLimits
 from services.gateway.pipeline import Pipeline, PipelineLimits
 from services.gateway.service import NAME, GatewayService, OcrServicer
-from tests.fakes_backends import Backends, code, paper, saved
+from tests.fakes.backends import Backends, code, paper, saved
 
 FORM = saved(paper((10, 10, 110, 30), (150, 12, 290, 28), (10, 60, 210, 90)))
 FORM_TEXT = ["100x20", "140x16", "200x30"]

@@ -36,3 +36,10 @@ def laughing_pdf(levels: int = 8, fan: int = 10, pages: int = 1) -> bytes:
             f"/Resources<</XObject<</P {6 + level} 0 R>>>>>>stream\n{content}\nendstream endobj"
         )
     return pdf(*[(100.0, 100.0)] * pages, content="/P Do", objects="\n".join(forms))
+
+
+def encrypted_pdf() -> bytes:
+    """A PDF that needs a password."""
+    nonsense = "<" + "ab" * 32 + ">"
+    encrypt = f"9 0 obj<</Filter/Standard/V 1/R 2/O {nonsense}/U {nonsense}/P -4>>endobj"
+    return pdf((200, 100), objects=encrypt, extra="/Encrypt 9 0 R/ID[<00><00>]")
