@@ -27,7 +27,17 @@ PURE = {
     "services/gateway/reading_order.py",
     "services/gateway/crops.py",
 }
-IMPURE_MODULES = {"asyncio", "grpc", "paddle", "openvino", "kafka", "opentelemetry", "time", "socket", "subprocess"}
+IMPURE_MODULES = {
+    "asyncio",
+    "grpc",
+    "paddle",
+    "openvino",
+    "kafka",
+    "opentelemetry",
+    "time",
+    "socket",
+    "subprocess",
+}
 
 ONLY_IN = {
     "paddle": {"services/common/engines/paddle.py"},
