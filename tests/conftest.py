@@ -5,12 +5,18 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from tests.brokers import Broker, start_broker
 from tests.fakes.topics import create_topics
 
 SLIPS = Path(__file__).parent / "data" / "slips"
+
+
+# Property tests judge behaviour; how long an example takes on a busy machine says nothing about it.
+hypothesis.settings.register_profile("patient", deadline=None)
+hypothesis.settings.load_profile("patient")
 
 
 def pytest_configure() -> None:

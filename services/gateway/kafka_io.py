@@ -569,9 +569,7 @@ def _ensure_topics(options: KafkaOptions, create: bool, partitions: int, replica
         wanted = (options.jobs_topic, options.results_topic, options.dlq_topic)
         missing = [topic for topic in wanted if topic not in admin.list_topics()]
         if missing and not create:
-            raise KafkaMisconfigured(
-                f"Kafka has no topic {', '.join(missing)}; create it first"
-            )
+            raise KafkaMisconfigured(f"Kafka has no topic {', '.join(missing)}; create it first")
         for topic in missing:
             _create_topic(admin, topic, {"num_partitions": partitions, "replication_factor": replicas})
     except kafka_errors.KafkaError as error:

@@ -14,6 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from services.common.models import fetch
 from services.common.pb import ocr_pb2_grpc
 from tests.fakes.processes import Child, child
+from tests.fakes.topics import create_topics
 
 MESSAGE_LIMIT = [("grpc.max_receive_message_length", 2**26), ("grpc.max_send_message_length", 2**26)]
 REAL = {"v6-openvino": ("openvino", "ppocr-v6-small"), "v5-paddle": ("paddle", "ppocr-v5-mobile")}
@@ -96,11 +97,11 @@ def pipeline(
 
 
 @pytest.fixture(scope="module", params=REAL)
-def real(request, kafka_topics) -> Iterator[tuple[Pipeline, str, dict[str, str]]]:
-    """A pipeline with real models, its broker and its topics; once for each engine."""
+def real(request, kafka) -> Iterator[tuple[Pipeline, str, dict[str, str]]]:
+    """A pipeline with real models, its broker and topics of its own; once for each engine."""
     engine, models = REAL[request.param]
     fetch(models)
-    bootstrap, topics = kafka_topics
+    bootstrap, topics = kafka.bootstrap, create_topics(kafka.bootstrap)
     flags = tuple(word for name, topic in topics.items() for word in (f"--{name}-topic", topic))
     group = ("--group", f"e2e-{request.param}")
     with pipeline(engine, models, kafka=bootstrap, gateway=(*flags, *group)) as running:

@@ -27,7 +27,7 @@ from services.gateway.consumer import ConsumerOptions, JobConsumer, StallWatch, 
 from services.gateway.jobs import header
 from services.gateway.kafka_io import KafkaOptions, Progress
 from services.gateway.offsets import FlowLimits
-from tests.fakes_kafka import FakeCluster, FakeSink, FakeSource
+from tests.fakes.kafka import FakeCluster, FakeSink, FakeSource
 
 P0, P1 = ("ocr.jobs", 0), ("ocr.jobs", 1)
 KAFKA = KafkaOptions(("broker:9092",))

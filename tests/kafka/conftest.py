@@ -1,7 +1,6 @@
 import asyncio
 import itertools
 import os
-from pathlib import Path
 
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
@@ -9,23 +8,6 @@ from kafka.structs import TopicPartition
 
 from services.gateway.jobs import Message
 from services.gateway.kafka_io import KafkaOptions
-from tests.brokers import start_broker
-
-_NOTES = []
-
-
-@pytest.fixture(scope="session")
-def kafka():
-    broker = start_broker()
-    if broker.note:
-        _NOTES.append(broker.note)
-    yield broker
-    broker.stop()
-
-
-def pytest_terminal_summary(terminalreporter):
-    for note in _NOTES:
-        terminalreporter.write_line(f"Kafka tests ran {note}", yellow=True, bold=True)
 
 
 class Town:
@@ -129,11 +111,3 @@ async def make_town(kafka):
 @pytest.fixture
 async def town(make_town):
     return await make_town()
-
-
-def pytest_collection_modifyitems(items):
-    """kafka-python leaves closed-down sockets to the garbage collector, which may run in any test."""
-    forgiven = "ignore:Exception ignored in. <socket.socket:pytest.PytestUnraisableExceptionWarning"
-    for item in items:
-        if item.path.parent == Path(__file__).parent:
-            item.add_marker(pytest.mark.filterwarnings(forgiven))
