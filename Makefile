@@ -11,10 +11,11 @@ PROTO_OUTPUTS := services/common/pb protos/schemas
 
 setup: $(STAMP)
 
-$(STAMP): requirements.lock pyproject.toml
+$(STAMP): requirements.lock requirements-convert.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; set PYTHON=/path/to/it")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements-convert.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
@@ -43,7 +44,7 @@ protos-check: protos
 lock: setup
 	$(BIN)/pip-compile --quiet --upgrade --generate-hashes --allow-unsafe --strip-extras --no-header \
 	    --no-emit-index-url --no-emit-find-links --no-emit-trusted-host \
-	    --extra paddle --extra openvino --extra convert --extra local --extra dev \
+	    --extra paddle --extra openvino --extra local --extra dev \
 	    --output-file requirements.lock pyproject.toml
 
 clean:
