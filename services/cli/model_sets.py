@@ -9,7 +9,8 @@ from pathlib import Path
 from services.cli.errors import CliError
 from services.common import models
 from services.common.engines.base import choose_engine
-from services.common.models import MODEL_SETS, SetupError
+from services.common.errors import SetupError
+from services.common.models import MODEL_SETS
 
 
 @contextlib.contextmanager

@@ -34,7 +34,7 @@ from services.common.engines.base import (
     usable_cores,
 )
 from services.common.errors import OcrError, Overloaded, ShuttingDown, Unavailable
-from services.common.models import ModelFiles, Role, SetupError, default_set, resolve
+from services.common.models import ModelFiles, Role, default_set, resolve
 from services.common.pb import ocr_pb2 as pb
 from services.common.predictor import PredictorHost, PredictorResult
 from services.common.settings import BatchSettings, EngineSettings
@@ -150,12 +150,12 @@ class ServedModel(Generic[Item]):
         return self._pool.hosts
 
     async def start(self) -> None:
-        """Load the model in every predictor and warm it up. Raises Unavailable if it cannot run here."""
+        """Load the model in every predictor and warm it up.
+
+        Raises SetupError (the operator's to put right) or Unavailable (a predictor crashed or hung).
+        """
         started = time.monotonic()
-        try:
-            await asyncio.gather(*(host.start() for host in self.hosts))
-        except SetupError as error:
-            raise Unavailable(str(error)) from error
+        await asyncio.gather(*(host.start() for host in self.hosts))
         self._batcher.start()
         self._state = "serving"
         self._observe()

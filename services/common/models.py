@@ -36,6 +36,8 @@ import yaml
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError, Message
 
+from services.common.errors import SetupError
+
 Role = Literal["det", "rec"]
 Format = Literal["onnx", "paddle", "pir"]
 Triple = tuple[float, float, float]
@@ -54,10 +56,6 @@ _GRAPHS: Sequence[tuple[str, Format]] = (
     ("inference.json", "pir"),
     ("inference.pdmodel", "paddle"),
 )
-
-
-class SetupError(Exception):
-    """Something the operator has to put right before a service can start; `str(error)` says how."""
 
 
 class ModelMissing(SetupError):

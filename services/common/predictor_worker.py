@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 import numpy as np
 
 from services.common.engines.base import Engine, EngineSpec, Outputs, create_engine
-from services.common.models import SetupError
+from services.common.errors import SetupError
 from services.common.predictor_link import Done, Failed, Ready, Region, Run, Start
 
 _PR_SET_PDEATHSIG = 1

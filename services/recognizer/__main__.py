@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import cv2
 
+from services.common.errors import SetupError
 from services.common.model_service import plan
-from services.common.models import SetupError
 from services.common.rpc import run_service
 from services.common.settings import load
 from services.recognizer.model import serve_model

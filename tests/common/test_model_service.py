@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from services.common.batch_contract import Completed, Request
 from services.common.batch_queue import BatchLimits, Priority
-from services.common.errors import InvalidJob, PredictorFailed, ShuttingDown, Unavailable
+from services.common.errors import InvalidJob, PredictorFailed, SetupError, ShuttingDown, Unavailable
 from services.common.model_service import (
     PredictorPool,
     ServedModel,
@@ -18,7 +18,7 @@ from services.common.model_service import (
     plan,
     stage_timing,
 )
-from services.common.models import ModelMissing, SetupError
+from services.common.models import ModelMissing
 from services.common.pb import ocr_pb2 as pb
 from services.common.settings import BatchSettings, EngineSettings, ServerSettings, load
 from tests.fakes.model_server import FakeHost
@@ -141,7 +141,7 @@ async def test_a_model_that_cannot_start_says_what_to_do():
             raise SetupError("install the engine")
 
     model = served(NoEngine())
-    with pytest.raises(Unavailable, match="install the engine"):
+    with pytest.raises(SetupError, match="install the engine"):
         await model.start()
     await model.close()
 

@@ -25,3 +25,11 @@ def test_it_gets_ready_answers_and_ends_with_0_on_sigterm():
 def test_a_missing_model_ends_it_with_the_command_that_fetches_it(tmp_path, capsys):
     assert main(["--engine", "openvino", "--models", "ppocr-v6-small", "--models-dir", str(tmp_path)]) == 1
     assert "ocrctl models fetch ppocr-v6-small" in capsys.readouterr().err
+
+
+def test_an_engine_that_cannot_be_loaded_ends_it_with_what_to_install(tmp_path):
+    (tmp_path / "inference.onnx").touch()
+    flags = ("--engine", "tests.fakes.engines:not_here", "--models", tmp_path)
+    with child("services.detector", *flags) as process:
+        process.wait_for("cannot start: install the thing")
+        assert process.wait() == 1

@@ -27,7 +27,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from services.common.models import MODEL_SETS, ModelFiles, SetupError
+from services.common.errors import SetupError
+from services.common.models import MODEL_SETS, ModelFiles
 
 Batch = NDArray[np.float32]
 Outputs = tuple[NDArray[Any], ...]
