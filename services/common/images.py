@@ -15,6 +15,7 @@ import ctypes
 import io
 import itertools
 import logging
+import re
 import struct
 import threading
 import warnings
@@ -47,9 +48,12 @@ READABLE = "JPEG, PNG, WebP, BMP, GIF, TIFF or PDF"
 # Pillow refuses by itself above twice its own limit; that stays as a second fence behind ours.
 LARGEST_MAX_PIXELS = 2 * (Image.MAX_IMAGE_PIXELS or 0)
 
-# A progressive JPEG may repeat its scans without end, each a pass over the whole image. Cameras and
-# scanners write about ten.
-MAX_JPEG_SCANS = 500
+# A progressive JPEG may repeat its scans without end in a few bytes each, and each is a pass over the whole
+# image. Encoders write about ten; a second of CPU goes through some 400 megapixels of them.
+MAX_JPEG_SCANS = 60
+MAX_JPEG_SCANS_AT_FULL_SIZE = 20
+"""Scans of a page of `max_pixels`; smaller pages may have more, for the same work in all."""
+_MAX_JPEG_SEGMENTS = 10_000
 
 
 @dataclass(frozen=True)
@@ -126,6 +130,8 @@ def decode_image(data: bytes, limits: ImageLimits) -> Bgr:
     if kind == "PDF":
         raise UnsupportedFormat("a PDF is read by Ocr.Recognize, not as a single image; send a rendered page")
     with _open_image(data, kind) as opened:
+        if kind == "JPEG":
+            _check_scans(data, opened, limits)
         return _decode_frame(opened, limits)
 
 
@@ -191,8 +197,6 @@ def _accept(data: bytes, limits: ImageLimits) -> str:
 
 
 def _open_image(data: bytes, kind: str) -> Image.Image:
-    if kind == "JPEG" and data.count(b"\xff\xda") > MAX_JPEG_SCANS:
-        raise CorruptInput(f"the JPEG has more than {MAX_JPEG_SCANS} scans")
     try:
         return Image.open(io.BytesIO(data), formats=[kind])
     except Exception as error:
@@ -216,6 +220,38 @@ def check_size(width: int, height: int, limits: ImageLimits) -> None:
         raise ImageTooLarge(f"the page has {width} x {height} pixels; the limit is {limits.max_pixels}")
     if min(width, height) < limits.min_side:
         raise ImageTooSmall(f"the page has {width} x {height} pixels; a side needs {limits.min_side}")
+
+
+def _check_scans(data: bytes, opened: Image.Image, limits: ImageLimits) -> None:
+    scans, (width, height) = count_scans(data), opened.size
+    if scans > MAX_JPEG_SCANS:
+        raise CorruptInput(f"the JPEG has {scans} scans; the limit is {MAX_JPEG_SCANS}")
+    if scans * width * height > MAX_JPEG_SCANS_AT_FULL_SIZE * limits.max_pixels:
+        raise ImageTooLarge(f"the JPEG has {scans} scans of {width} x {height} pixels; save it with fewer")
+
+
+def count_scans(data: bytes) -> int:
+    """Scans of the first image of a JPEG, up to its end marker; decodes nothing.
+
+    Goes from segment to segment as decoders do: in a comment, or in the film that a telephone appends to a
+    photograph, the bytes of a start of scan mean nothing. Raises `CorruptInput` when there is no end of them.
+    """
+    scans, at = 0, 2
+    for _ in range(_MAX_JPEG_SEGMENTS):
+        marker = _JPEG_MARKER.search(data, at)
+        if marker is None or marker[0] == b"\xff\xd9":
+            return scans
+        at = marker.end()
+        if marker[0] not in _BARE_MARKERS:
+            scans += marker[0] == b"\xff\xda"
+            at += max(int.from_bytes(data[at : at + 2], "big"), 2)
+    raise CorruptInput(f"the JPEG has more than {_MAX_JPEG_SEGMENTS} segments")
+
+
+_JPEG_MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]", re.DOTALL)
+"""Not what stands within a scan: stuffed zeros, restarts, fill bytes."""
+_BARE_MARKERS = (b"\xff\x01", b"\xff\xd8")
+"""Those without a length."""
 
 
 def _check_tile(opened: Image.Image, limits: ImageLimits) -> None:

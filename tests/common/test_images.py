@@ -284,6 +284,42 @@ def _first_error(pages: Iterator[DecodedPage]) -> None:
             raise page.image
 
 
+def with_scans(image: Image.Image, scans: int) -> bytes:
+    """A progressive JPEG whose last scan is repeated until there are so many."""
+    data = saved(image, "JPEG", progressive=True)
+    last = data.rindex(b"\xff\xda")
+    return data[:last] + data[last:-2] * (scans - images.count_scans(data) + 1) + data[-2:]
+
+
+def test_scans_of_a_jpeg_are_counted_and_bytes_that_only_look_like_them_are_not() -> None:
+    plain, progressive = saved(corners(), "JPEG"), saved(corners(), "JPEG", progressive=True)
+    assert images.count_scans(plain) == 1
+    assert 2 < images.count_scans(progressive) <= 12
+    marks = b"\xff\xda" * 500
+    comment = b"\xff\xfe" + (len(marks) + 2).to_bytes(2, "big") + marks
+    video_after_the_photograph = plain[:2] + comment + plain[2:] + marks
+    assert images.count_scans(video_after_the_photograph) == 1
+    assert decode_image(video_after_the_photograph, LIMITS).shape == decode_image(plain, LIMITS).shape
+
+
+def test_a_jpeg_of_many_scans_is_refused_before_it_costs_anything() -> None:
+    assert decode_image(with_scans(corners(), images.MAX_JPEG_SCANS), LIMITS).shape == (24, 40, 3)
+    with pytest.raises(CorruptInput, match="61 scans"):
+        decode_image(with_scans(corners(), images.MAX_JPEG_SCANS + 1), LIMITS)
+
+
+def test_a_large_jpeg_may_have_fewer_scans_than_a_small_one() -> None:
+    limits = ImageLimits(max_pixels=40 * 24)
+    assert decode_image(with_scans(corners(), 20), limits).shape == (24, 40, 3)
+    with pytest.raises(ImageTooLarge, match="21 scans of 40 x 24 pixels"):
+        decode_image(with_scans(corners(), 21), limits)
+
+
+@given(st.binary(max_size=300))
+def test_scans_are_counted_in_any_bytes(data: bytes) -> None:
+    assert 0 <= images.count_scans(b"\xff\xd8" + data) <= 150
+
+
 def test_a_pdf_is_not_an_image() -> None:
     with pytest.raises(UnsupportedFormat, match="PDF"):
         decode_image(pdf((72, 72)), LIMITS)
