@@ -90,7 +90,9 @@ def job_from_json(value: bytes) -> pb.Job:
 
 
 def check_job(job: pb.Job) -> pb.Job:
-    """The rules that both doors share.
+    """The rules of a job that types alone cannot express, the same at both doors; gives the job back.
+
+    A source without bytes passes: that is an empty document, not a wrong job.
 
     Raises:
         InvalidJob: no source, or an option out of range.

@@ -17,7 +17,14 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from services.common import rpc, telemetry
-from services.common.errors import DeadlineExceeded, OcrError, Overloaded, ShuttingDown, Unavailable
+from services.common.errors import (
+    DeadlineExceeded,
+    OcrError,
+    Overloaded,
+    PredictorFailed,
+    ShuttingDown,
+    Unavailable,
+)
 from services.common.pb import ocr_pb2 as pb
 from services.common.pb import ocr_pb2_grpc
 
@@ -46,7 +53,7 @@ def retry_delay(
 
     `jitter` is a random number from 0 to 1; `remaining_s` the time to the deadline, None without one.
     """
-    passing = isinstance(error, Unavailable | ShuttingDown) and not isinstance(error, NoAnswer)
+    passing = isinstance(error, Unavailable | ShuttingDown)
     busy = isinstance(error, Overloaded) and priority == pb.BULK
     if not (passing or busy) or attempt >= limits.max_attempts:
         return None
@@ -103,8 +110,11 @@ class _Client:
         return type(error)(f"{self._name}: {error}")
 
 
-class NoAnswer(Unavailable):
-    """Like `Unavailable` for the caller, but not tried again here: the time is spent."""
+class NoAnswer(PredictorFailed):
+    """A backend that can be reached took a call and never answered.
+
+    Not `Unavailable`: it may be this very document that it hangs on, and Kafka would try that one for ever.
+    """
 
 
 class DetectorClient(_Client):

@@ -6,7 +6,8 @@ all. Online and bulk work are counted apart and have threads of their own, so th
 stands behind a thousand pages of bulk.
 
 What fails alone fails alone: a damaged page, or a line that kills the model. An error that can pass, such as
-a full queue, ends the whole document instead: half a result would be kept for ever, a second try gives all.
+a full queue or a backend without an answer, ends the whole document instead: half a result would be kept for
+ever, a second try gives all.
 """
 
 import asyncio
@@ -24,12 +25,14 @@ from typing import Any, Protocol, TypeVar
 import cv2
 import numpy as np
 
-from services.common.errors import Cancelled, DeadlineExceeded, ImageTooSmall, Internal, InvalidJob, OcrError
-from services.common.images import DecodedPage, ImageLimits, decode_document
+from services.common.errors import Cancelled, DeadlineExceeded, ImageTooSmall, Internal, OcrError
+from services.common.images import DecodedPage, ImageLimits, decode_document, sniff
 from services.common.page_size import shrink
 from services.common.pb import ocr_pb2 as pb
 from services.common.telemetry import tracer
+from services.common.wire import raw_image
 from services.gateway import source
+from services.gateway.clients import NoAnswer
 from services.gateway.crops import crop
 from services.gateway.pdf_process import PdfProcess
 from services.gateway.reading_order import reading_order
@@ -80,14 +83,12 @@ class PipelineLimits:
     pdf_memory_mb: int = 2048
 
 
-class _Lane:
-    """Threads and places for pages of one class of priority."""
+class _Threads:
+    """Threads to decode and cut in, and turns: so many may be at work or wait for a thread."""
 
-    def __init__(self, name: str, limits: PipelineLimits) -> None:
-        threads = limits.cpu_threads or os.cpu_count() or 1
-        self.executor = ThreadPoolExecutor(threads, thread_name_prefix=f"ocr-{name}")
-        self.pages = asyncio.Semaphore(limits.max_pages_in_flight)
-        self.pdf = PdfProcess(timeout_s=limits.pdf_timeout_s, memory_mb=limits.pdf_memory_mb)
+    def __init__(self, name: str, count: int, turns: int) -> None:
+        self.executor = ThreadPoolExecutor(count, thread_name_prefix=f"ocr-{name}")
+        self.turn = asyncio.Semaphore(turns)
 
     async def run(self, work: Callable[..., T], *arguments: Any) -> tuple[T, float]:
         """What `work` returns, done in a thread, and the milliseconds that it took there."""
@@ -99,6 +100,33 @@ class _Lane:
         """Close the file behind `pages`, in a thread: closing a PDF waits for others that are being drawn."""
         with contextlib.suppress(RuntimeError):  # at shutdown the threads are gone
             self.executor.submit(_close, pages)
+
+    def close(self) -> None:
+        """Let the threads go. What still runs in them runs to its end."""
+        self.executor.shutdown(wait=False, cancel_futures=True)
+
+
+class _Lane:
+    """Threads and places for pages of one class of priority.
+
+    PDFs are drawn one at a time, by a process that a hostile one keeps busy until it is killed. So they have
+    one thread of their own, and one of them at most holds a place for a page while it waits for that thread:
+    images go on meanwhile.
+    """
+
+    def __init__(self, name: str, limits: PipelineLimits) -> None:
+        self.places = asyncio.Semaphore(limits.max_pages_in_flight)
+        self.images = _Threads(
+            name, limits.cpu_threads or os.cpu_count() or 1, turns=limits.max_pages_in_flight
+        )
+        self.pdfs = _Threads(f"{name}-pdf", 1, turns=1)
+        self.pdf = PdfProcess(timeout_s=limits.pdf_timeout_s, memory_mb=limits.pdf_memory_mb)
+
+    def close(self) -> None:
+        """Let go of the threads and of the process."""
+        for threads in (self.images, self.pdfs):
+            threads.close()
+        self.pdf.close()
 
 
 def _measured(work: Callable[..., T], *arguments: Any) -> tuple[T, float]:
@@ -120,6 +148,8 @@ class _Order:
     deadline: float | None
     lane: _Lane
     pages: Iterator[DecodedPage]
+    threads: _Threads
+    """That decode it."""
     own_places: asyncio.Semaphore
     wait_ms: float = 0.0
     reads: list[PageRead] = field(default_factory=list)
@@ -141,9 +171,9 @@ class Pipeline:
     ) -> pb.Result:
         """The text of a document, whole or in part; raises an `OcrError` when nothing of it could be read.
 
-        `deadline` and `received` are seconds of the monotonic clock. Cancelling the task ends the work.
+        `job` has passed `records.check_job` at its door. `deadline` and `received` are seconds of the
+        monotonic clock. Cancelling the task ends the work.
         """
-        _check_options(job.options)
         job_id = job.job_id or uuid.uuid4().hex
         order = self._order(job, priority, deadline)
         start = time.monotonic()
@@ -167,8 +197,7 @@ class Pipeline:
     async def close(self) -> None:
         """Let the threads go. What still runs in them runs to its end."""
         for lane in (self._online, self._bulk):
-            lane.executor.shutdown(wait=False, cancel_futures=True)
-            lane.pdf.close()
+            lane.close()
 
     def _order(self, job: pb.Job, priority: int, deadline: float | None) -> _Order:
         lane = self._bulk if priority == pb.BULK else self._online
@@ -178,6 +207,7 @@ class Pipeline:
             deadline,
             lane,
             pages=_decoded(job, self._limits, lane.pdf),
+            threads=lane.images,
             own_places=asyncio.Semaphore(self._limits.max_pages_per_document),
         )
 
@@ -193,13 +223,25 @@ class Pipeline:
         """All pages, into `order.reads`. Only `OcrError` leaves, and cancellation."""
         try:
             async with asyncio.timeout_at(order.deadline), asyncio.TaskGroup() as group:
+                if await self._is_pdf(order):
+                    order.threads = order.lane.pdfs
                 await self._turn(order, group)
         except TimeoutError as error:
             raise DeadlineExceeded("the deadline passed before the document was read") from error
         except ExceptionGroup as failed:
             raise _as_ocr_error(failed) from failed
         finally:
-            order.lane.let_go(order.pages)
+            order.threads.let_go(order.pages)
+
+    async def _is_pdf(self, order: _Order) -> bool:
+        """What the first bytes say. Of a file only they are read now, the whole when it has a place."""
+        limits = self._limits
+        if order.job.WhichOneof("source") != "uri":
+            return sniff(order.job.content) == "PDF"
+        head, _ = await order.lane.images.run(
+            source.head, order.job, limits.uri_allow, limits.images.max_bytes
+        )
+        return sniff(head) == "PDF"
 
     async def _turn(self, order: _Order, group: asyncio.TaskGroup) -> None:
         """Decode the next page, leave the one after it to a new task, and read this one.
@@ -207,11 +249,14 @@ class Pipeline:
         So pages are decoded one after the other, as their formats need it, and read side by side.
         """
         asked = time.monotonic()
-        async with order.own_places, order.lane.pages:
-            if not order.reads:
-                order.wait_ms = (time.monotonic() - asked) * 1000
-            with _span("decode"):
-                decoded, decode_ms = await order.lane.run(next, order.pages)
+        async with contextlib.AsyncExitStack() as places:
+            await places.enter_async_context(order.own_places)
+            async with order.threads.turn:
+                await places.enter_async_context(order.lane.places)
+                if not order.reads:
+                    order.wait_ms = (time.monotonic() - asked) * 1000
+                with _span("decode"):
+                    decoded, decode_ms = await order.threads.run(next, order.pages)
             read = PageRead(decoded.number)
             read.spent.decode_ms = decode_ms
             order.reads.append(read)
@@ -229,14 +274,14 @@ class Pipeline:
             requests = await self._cut(order, image, found, read)
             await self._recognize(order, requests, read)
         except OcrError as error:
-            if error.retryable or isinstance(error, DeadlineExceeded | Cancelled):
+            if error.retryable or isinstance(error, DeadlineExceeded | Cancelled | NoAnswer):
                 raise
             read.error = error
 
     async def _detect(self, order: _Order, image: Bgr, read: PageRead) -> pb.DetectResponse:
         with _span("detect"):
             max_side = await self._detector.max_side(deadline=order.deadline)
-            request, shrink_ms = await order.lane.run(detect_request, image, max_side, order.priority)
+            request, shrink_ms = await order.lane.images.run(detect_request, image, max_side, order.priority)
             found, seen_ms = await _timed(self._detector.detect(request, deadline=order.deadline))
         read.detector = found.model
         read.spent.decode_ms += shrink_ms
@@ -248,7 +293,7 @@ class Pipeline:
         self, order: _Order, image: Bgr, found: pb.DetectResponse, read: PageRead
     ) -> list["LineRequest"]:
         with _span("crop", {"ocr.lines": len(found.lines)}):
-            requests, read.spent.crop_ms = await order.lane.run(
+            requests, read.spent.crop_ms = await order.lane.images.run(
                 line_requests, image, found, order.priority, self._limits.max_request_bytes
             )
         return requests
@@ -269,13 +314,6 @@ class Pipeline:
 # -- the pure steps of a page ---------------------------------------------------------------------
 
 
-def _check_options(options: pb.Options) -> None:
-    if not 0 <= options.min_confidence <= 1:
-        raise InvalidJob(f"options.min_confidence is {options.min_confidence}; it goes from 0 to 1")
-    if options.priority not in pb.Priority.values():
-        raise InvalidJob(f"options.priority is {options.priority}; it is ONLINE or BULK")
-
-
 @dataclass(frozen=True)
 class LineRequest:
     """Lines of one page that go to the recognizer together, and where each of them lies."""
@@ -288,17 +326,11 @@ def detect_request(image: Bgr, max_side: int, priority: int) -> pb.DetectRequest
     """A page as the detector wants it: no larger than it looks at, in raw pixels."""
     seen = shrink(image, max_side) if max_side else image
     return pb.DetectRequest(
-        image=to_image(seen),
+        image=raw_image(seen),
         priority=pb.Priority.Name(priority),
         source_width=image.shape[1],
         source_height=image.shape[0],
     )
-
-
-def to_image(pixels: Bgr) -> pb.Image:
-    """Pixels as they are, as a message."""
-    raw = pb.RawImage(height=pixels.shape[0], width=pixels.shape[1], data=pixels.tobytes())
-    return pb.Image(raw=raw)
 
 
 def line_requests(image: Bgr, found: pb.DetectResponse, priority: int, max_bytes: int) -> list[LineRequest]:
@@ -314,7 +346,7 @@ def line_requests(image: Bgr, found: pb.DetectResponse, priority: int, max_bytes
             requests.append(LineRequest(message, []))
             room = max_bytes
         room -= line.nbytes + _LINE_OVERHEAD
-        requests[-1].message.lines.append(to_image(line))
+        requests[-1].message.lines.append(raw_image(line))
         requests[-1].quads.append(quad)
     return requests
 

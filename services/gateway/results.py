@@ -6,6 +6,7 @@ from importlib import metadata
 
 from services.common.errors import BY_CODE, InputError, Internal, OcrError
 from services.common.pb import ocr_pb2 as pb
+from services.common.wire import error_message
 
 try:
     SERVICE_VERSION = metadata.version("ocr-serving")
@@ -54,11 +55,6 @@ class PageRead:
         return self.error is not None or (self.found > 0 and len(self.unread) == self.found)
 
 
-def to_error(error: OcrError) -> pb.Error:
-    """The error as the contract has it."""
-    return pb.Error(code=error.code, message=str(error))
-
-
 def from_error(message: pb.Error) -> OcrError:
     """The error that a service put into its answer."""
     return BY_CODE.get(pb.ErrorCode.Name(message.code), Internal)(message.message)
@@ -70,7 +66,7 @@ def failed_result(job: pb.Job, error: OcrError) -> pb.Result:
         job_id=job.job_id,
         file=job.file,
         status=pb.FAILED,
-        error=to_error(error),
+        error=error_message(error),
         service_version=SERVICE_VERSION,
     )
 
@@ -104,7 +100,7 @@ def _of_the_document(whys: Sequence[OcrError]) -> OcrError:
 
 def _page(page: PageRead) -> pb.Page:
     why = page.why()
-    error = None if why is None else to_error(why)
+    error = None if why is None else error_message(why)
     return pb.Page(number=page.number, width=page.width, height=page.height, error=error)
 
 

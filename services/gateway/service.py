@@ -18,6 +18,7 @@ from services.common import rpc
 from services.common.errors import OcrError, Overloaded, ShuttingDown
 from services.common.pb import ocr_pb2 as pb
 from services.common.pb import ocr_pb2_grpc
+from services.common.records import check_job
 from services.common.telemetry import METRICS
 from services.gateway.results import failed_result
 
@@ -116,6 +117,7 @@ class OcrServicer(ocr_pb2_grpc.OcrServicer):
     async def _answer(self, job: pb.Job, deadline: float | None, received: float) -> pb.Result:
         status = "failed"
         try:
+            check_job(job)
             result = await self._recognize(
                 job, priority=job.options.priority or pb.ONLINE, deadline=deadline, received=received
             )

@@ -27,7 +27,10 @@ class KafkaSettings(ServerSettings):
     )
     kafka_max_attempts: Positive = Field(
         3,
-        description="Tries of a job that kills the predictor or shows a defect, before it is a dead letter.",
+        description=(
+            "Tries of a job that kills or hangs a predictor or shows a defect, before it is a dead letter. "
+            "Errors that pass, such as a backend that is away, do not count; bad input is never tried again."
+        ),
     )
     kafka_assignment: Literal["range", "cooperative-sticky"] = Field(
         "range", description="How the group shares partitions; one value for all members."
@@ -57,6 +60,14 @@ class GatewaySettings(KafkaSettings):
 
     max_in_flight: Positive = Field(
         64, description="Documents of single calls at once, more are refused; of streams, more must wait."
+    )
+    max_concurrent_calls: int = Field(
+        0,
+        ge=0,
+        description=(
+            "gRPC calls of all kinds at once, health checks too; more are refused before their document is "
+            "received. 0: four times max_in_flight, and 64."
+        ),
     )
     max_pages_in_flight: Positive = Field(
         16, description="Decoded pages in memory at once, for each of the two classes of priority."
@@ -96,8 +107,12 @@ class GatewaySettings(KafkaSettings):
     )
     backend_timeout_s: float = Field(
         120.0,
-        gt=0,
-        description="Seconds after which a detector or recognizer that does not answer is given up.",
+        ge=30,
+        allow_inf_nan=False,
+        description=(
+            "Seconds after which a call to a detector or recognizer has failed; far above their "
+            "run_timeout_s, so that they can say themselves which line or page hung."
+        ),
     )
     backend_max_attempts: Positive = Field(
         6, description="Tries of a call to a detector or recognizer that is gone or restarting."
@@ -109,6 +124,8 @@ class GatewaySettings(KafkaSettings):
             raise ValueError("max_message_mb must exceed max_document_mb, or a document fits no message")
         if self.max_request_mb >= self.max_message_mb:
             raise ValueError("max_request_mb must be below max_message_mb")
+        if 0 < self.max_concurrent_calls <= self.max_in_flight:
+            raise ValueError("max_concurrent_calls must exceed max_in_flight, or health checks are refused")
         for option in self.kafka_options:
             if "=" not in option:
                 raise ValueError(f"kafka_options: {option!r} is not name=value")
@@ -116,6 +133,15 @@ class GatewaySettings(KafkaSettings):
             if not Path(folder).is_absolute() or not Path(folder).is_dir():
                 raise ValueError(f"uri_allow: {folder} is not an absolute path of a folder")
         return self
+
+    @property
+    def concurrent_calls(self) -> int:
+        """`max_concurrent_calls`, or what 0 stands for.
+
+        gRPC counts every call, so the bound must leave room for health checks and for calls that are being
+        refused by `max_in_flight`; but each of them may hold a message, so there must be one.
+        """
+        return self.max_concurrent_calls or 4 * self.max_in_flight + 64
 
     @cached_property
     def image_limits(self) -> ImageLimits:

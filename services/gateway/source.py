@@ -1,8 +1,8 @@
 """From a job to the bytes of its document: what it carries, or a file in a folder that the operator allowed.
 
-A `uri` comes from a stranger. It is compared with the allowed folders before anything on the disk is asked
-about it, after `..` and links are resolved, and again on the opened file: whoever may write into an allowed
-folder could swap a link in between.
+A `uri` comes from a stranger. Its text is checked before the disk is touched. Then its links are resolved,
+which only looks at them, and what comes out must lie inside an allowed folder before anything is opened; it
+is compared again when it is open, for whoever may write into an allowed folder could swap a link in between.
 """
 
 import os
@@ -11,26 +11,36 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import unquote_to_bytes, urlsplit
 
-from services.common.errors import DocumentTooLarge, InvalidJob, UriNotAllowed, UriUnreadable
+from services.common.errors import DocumentTooLarge, UriNotAllowed, UriUnreadable
 from services.common.pb import ocr_pb2 as pb
 
 _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _OPENED = Path("/proc/self/fd")
 
 
+HEAD_BYTES = 1024
+"""Enough to tell the format of a document by."""
+
+
 def read(job: pb.Job, allowed: Sequence[str], max_bytes: int) -> bytes:
     """The bytes of the job's document. Blocks on the disk: call it in a thread.
 
-    Raises `InvalidJob` without a document, `UriNotAllowed`, `UriUnreadable`, `DocumentTooLarge`.
+    Raises `UriNotAllowed`, `UriUnreadable`, `DocumentTooLarge`.
     """
-    form = job.WhichOneof("source")
-    if form is None:
-        raise InvalidJob("the job has neither `content` nor `uri`")
-    if form == "content":
+    return _read(job, allowed, max_bytes, max_bytes + 1)
+
+
+def head(job: pb.Job, allowed: Sequence[str], max_bytes: int) -> bytes:
+    """The first `HEAD_BYTES` of what `read` would give; raises the same."""
+    return _read(job, allowed, max_bytes, HEAD_BYTES)[:HEAD_BYTES]
+
+
+def _read(job: pb.Job, allowed: Sequence[str], max_bytes: int, wanted: int) -> bytes:
+    if job.WhichOneof("source") != "uri":
         return job.content
     path = allowed_path(job.uri, allowed)
     try:
-        return _read_file(path, job.uri, allowed, max_bytes)
+        return _read_file(path, job.uri, allowed, max_bytes, wanted)
     except OSError as error:
         raise UriUnreadable(f"{job.uri}: {error.strerror or error}") from error
 
@@ -63,7 +73,7 @@ def _inside(path: Path, allowed: Sequence[str]) -> bool:
     return any(path.is_relative_to(os.path.realpath(folder)) for folder in allowed)
 
 
-def _read_file(path: Path, uri: str, allowed: Sequence[str], max_bytes: int) -> bytes:
+def _read_file(path: Path, uri: str, allowed: Sequence[str], max_bytes: int, wanted: int) -> bytes:
     _check_file(path.lstat(), uri, max_bytes)  # before opening: that alone sets some devices to work
     handle = os.open(path, _OPEN)
     with os.fdopen(handle, "rb") as file:
@@ -71,7 +81,7 @@ def _read_file(path: Path, uri: str, allowed: Sequence[str], max_bytes: int) -> 
         opened = _OPENED / str(handle)
         if _OPENED.is_dir() and not _inside(opened.readlink(), allowed):
             raise UriNotAllowed(f"{uri!r} lies outside the allowed folders")
-        data = file.read(max_bytes + 1)
+        data = file.read(wanted)
     if len(data) > max_bytes:
         raise DocumentTooLarge(f"{uri} has grown over the limit of {max_bytes} bytes")
     return data

@@ -19,6 +19,7 @@ from services.common.errors import (
     Unavailable,
 )
 from services.common.pb import ocr_pb2 as pb
+from services.common.wire import raw_image
 from services.gateway.clients import (
     Backend,
     DetectorClient,
@@ -28,7 +29,8 @@ from services.gateway.clients import (
     RetryLimits,
     retry_delay,
 )
-from services.gateway.pipeline import detect_request, to_image
+from services.gateway.consumer import next_step
+from services.gateway.pipeline import detect_request
 from tests.fakes.backends import Backends, paper
 
 QUICK = RetryLimits(max_attempts=5, base_s=0.01, cap_s=0.02)
@@ -129,7 +131,7 @@ async def test_a_full_queue_is_told_at_once_to_someone_who_waits_and_waited_for_
     backends: Backends, backend: Backend
 ) -> None:
     client = RecognizerClient(backend.channel, QUICK)
-    line = to_image(np.zeros((20, 50, 3), np.uint8))
+    line = raw_image(np.zeros((20, 50, 3), np.uint8))
     backends.recognizer.errors = [Overloaded("full"), Overloaded("full")]
     with pytest.raises(Overloaded):
         await client.recognize(pb.RecognizeLinesRequest(lines=[line], priority=pb.ONLINE), deadline=None)
@@ -154,14 +156,20 @@ async def test_the_deadline_travels_and_ends_the_call(backends: Backends, backen
     assert len(backends.detector.requests) == 1
 
 
-async def test_a_backend_without_an_answer_is_unavailable_and_not_asked_again(
+async def test_a_backend_without_an_answer_failed_on_this_work_and_is_not_asked_again(
     backends: Backends, backend: Backend
 ) -> None:
     backends.detector.gate = _never
     client = DetectorClient(backend.channel, RetryLimits(timeout_s=0.05))
-    with pytest.raises(NoAnswer):
+    with pytest.raises(NoAnswer) as caught:
         await client.detect(PAGE, deadline=time.monotonic() + 60)
+    assert (caught.value.code, caught.value.retryable) == ("PREDICTOR_FAILED", False)
     assert len(backends.detector.requests) == 1
+
+
+def test_a_backend_without_an_answer_is_a_failed_try_for_kafka_and_not_one_for_ever() -> None:
+    error = NoAnswer("the detector gave no answer in 120 s")
+    assert [next_step(error, attempts, 3) for attempts in (1, 2, 3)] == ["retry", "retry", "dead-letter"]
 
 
 async def test_the_longest_side_is_asked_once(backends: Backends, backend: Backend) -> None:

@@ -25,6 +25,9 @@ def settings(*flags: str) -> GatewaySettings:
         (("--max-pixels", "1000000000"), "less than or equal"),
         (("--kafka-options", "ssl"), "is not name=value"),
         (("--max-in-flight", "0"), "greater than or equal to 1"),
+        (("--backend-timeout-s", "20"), "greater than or equal to 30"),
+        (("--backend-timeout-s", "inf"), "finite"),
+        (("--max-concurrent-calls", "64"), "max_concurrent_calls must exceed max_in_flight"),
     ],
 )
 def test_settings_that_cannot_work_are_refused_with_a_reason(flags: tuple[str, ...], complaint: str) -> None:

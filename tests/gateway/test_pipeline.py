@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,6 @@ from services.common.errors import (
     EmptyInput,
     ImageTooLarge,
     Internal,
-    InvalidJob,
     OcrError,
     Overloaded,
     PredictorFailed,
@@ -23,8 +23,10 @@ from services.common.errors import (
 )
 from services.common.images import ImageLimits
 from services.common.pb import ocr_pb2 as pb
+from services.gateway.clients import NoAnswer
 from services.gateway.pipeline import MAX_LINE_BYTES, Pipeline, PipelineLimits, line_requests
 from tests.fakes.backends import FakeDetector, FakeRecognizer, paper, pixels, saved
+from tests.fakes.pdf import laughing_pdf, pdf
 
 FORM = paper((10, 10, 110, 30), (150, 12, 290, 28), (10, 60, 210, 90))
 FORM_TEXT = ["100x20", "140x16", "200x30"]
@@ -156,7 +158,7 @@ async def test_a_document_of_which_no_line_can_be_read_fails(rig: Rig) -> None:
         await rig(saved(ONE))
 
 
-@pytest.mark.parametrize("error", [Unavailable("gone"), Overloaded("full")])
+@pytest.mark.parametrize("error", [Unavailable("gone"), Overloaded("full"), NoAnswer("none in 120 s")])
 async def test_an_error_that_can_pass_fails_the_document_and_not_the_page(rig: Rig, error: OcrError) -> None:
     """Or a bulk document would be kept in part for ever because a backend restarted."""
     rig.detector.errors = [error]
@@ -191,19 +193,7 @@ async def test_lines_are_sent_in_several_requests_when_they_are_large(make_rig: 
     assert [len(r.lines) for r in rig.recognizer.requests] == [2, 1]
 
 
-async def test_options_out_of_range_are_an_invalid_job(rig: Rig) -> None:
-    for options in (
-        pb.Options(min_confidence=1.5),
-        pb.Options(min_confidence=float("nan")),
-        pb.Options(priority=7),
-    ):
-        with pytest.raises(InvalidJob):
-            await rig(saved(ONE), options=options)
-
-
-async def test_a_job_without_a_document_is_invalid_and_one_without_bytes_is_empty(rig: Rig) -> None:
-    with pytest.raises(InvalidJob):
-        await rig.pipeline.recognize(pb.Job(), priority=pb.ONLINE, deadline=None, received=0.0)
+async def test_a_job_without_bytes_is_empty(rig: Rig) -> None:
     with pytest.raises(EmptyInput):
         await rig(b"")
 
@@ -272,6 +262,37 @@ async def test_bulk_work_never_holds_the_places_of_someone_who_waits(make_rig: A
     assert texts(await rig(saved(FORM))) == FORM_TEXT
     free.set()
     assert all(r.status == pb.OK for r in await asyncio.gather(*bulk))
+
+
+async def test_pdfs_that_hang_hold_neither_the_threads_nor_the_places_of_images(
+    make_rig: Any,
+) -> None:
+    rig = make_rig(max_pages_in_flight=2, cpu_threads=1)
+    hostile = [asyncio.create_task(rig(laughing_pdf())) for _ in range(3)]
+    async with asyncio.timeout(30):
+        while rig.pipeline._online.pdf.pid is None:
+            await asyncio.sleep(0.005)
+        assert texts(await rig(saved(FORM, FORM, FORM, kind="TIFF"))) == FORM_TEXT * 3
+    assert not any(task.done() for task in hostile)
+    for task in hostile:
+        task.cancel()
+    await asyncio.gather(*hostile, return_exceptions=True)
+
+
+async def test_a_pdf_named_by_a_uri_waits_with_the_other_pdfs_too(make_rig: Any, tmp_path: Path) -> None:
+    rig = make_rig(uri_allow=(str(tmp_path),))
+    (tmp_path / "a.pdf").write_bytes(pdf((72, 72)))
+
+    def read() -> asyncio.Task[pb.Result]:
+        job = pb.Job(uri=f"file://{tmp_path}/a.pdf")
+        work = rig.pipeline.recognize(job, priority=pb.ONLINE, deadline=None, received=time.monotonic())
+        return asyncio.create_task(work)
+
+    async with rig.pipeline._online.pdfs.turn:
+        waiting = read()
+        assert texts(await rig(saved(FORM))) == FORM_TEXT
+        assert not waiting.done()
+    assert (await waiting).status == pb.OK
 
 
 async def test_timing_says_where_the_time_went(rig: Rig) -> None:

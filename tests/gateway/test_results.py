@@ -11,7 +11,8 @@ from services.common.errors import (
     PredictorFailed,
 )
 from services.common.pb import ocr_pb2 as pb
-from services.gateway.results import PageRead, add_up, assemble, failed_result, from_error, to_error
+from services.common.wire import error_message
+from services.gateway.results import PageRead, add_up, assemble, failed_result, from_error
 
 READ = PageRead(1, 10, 10, lines=[pb.Line(text="a", page=1)], found=1)
 BLANK = PageRead(2, 10, 10)
@@ -61,7 +62,7 @@ def test_a_failed_result_names_the_job_and_the_error() -> None:
 
 @pytest.mark.parametrize("error", BY_CODE.values())
 def test_every_error_survives_the_way_into_a_message_and_back(error: type[OcrError]) -> None:
-    back = from_error(to_error(error("why")))
+    back = from_error(error_message(error("why")))
     assert (type(back), str(back)) == (error, "why")
 
 

@@ -127,6 +127,8 @@ BAD: dict[str, tuple[pb.Job, str]] = {
     "uri outside": (pb.Job(uri="file:///etc/passwd"), "URI_NOT_ALLOWED"),
     "scheme": (pb.Job(uri="https://example.com/slip.png"), "URI_NOT_ALLOWED"),
     "confidence": (pb.Job(content=FORM, options=pb.Options(min_confidence=2)), "INVALID_JOB"),
+    "no number": (pb.Job(content=FORM, options=pb.Options(min_confidence=float("nan"))), "INVALID_JOB"),
+    "priority": (pb.Job(content=FORM, options=pb.Options(priority=7)), "INVALID_JOB"),
 }
 
 

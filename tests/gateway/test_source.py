@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.common.errors import DocumentTooLarge, InvalidJob, UriNotAllowed, UriUnreadable
+from services.common.errors import DocumentTooLarge, UriNotAllowed, UriUnreadable
 from services.common.pb import ocr_pb2 as pb
 from services.gateway import source
 
@@ -111,10 +111,20 @@ def test_the_allowed_folder_may_itself_be_a_link(disk: Path) -> None:
     assert read(disk, f"file://{disk}/alias/slip.png", "alias") == b"slip"
 
 
-def test_a_job_carries_its_document_or_is_invalid() -> None:
+def test_a_job_may_carry_its_document() -> None:
     assert source.read(pb.Job(content=b"x"), [], LIMIT) == b"x"
-    with pytest.raises(InvalidJob):
-        source.read(pb.Job(), [], LIMIT)
+
+
+def test_the_head_of_a_file_is_read_by_the_same_rules(disk: Path) -> None:
+    allowed = [str(disk / "in")]
+    assert source.head(pb.Job(uri=f"file://{disk}/in/slip.png"), allowed, LIMIT) == b"slip"
+    assert source.head(pb.Job(uri=f"file://{disk}/in/large"), allowed, 10 * LIMIT) == bytes(LIMIT + 1)
+    (disk / "in/large").write_bytes(bytes(3000))
+    assert source.head(pb.Job(uri=f"file://{disk}/in/large"), allowed, 9000) == bytes(source.HEAD_BYTES)
+    with pytest.raises(DocumentTooLarge):
+        source.head(pb.Job(uri=f"file://{disk}/in/large"), allowed, LIMIT)
+    with pytest.raises(UriNotAllowed):
+        source.head(pb.Job(uri=f"file://{disk}/in/link"), allowed, LIMIT)
 
 
 @given(st.text(max_size=40))
