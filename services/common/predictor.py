@@ -12,9 +12,15 @@ What happens when a batch goes wrong:
 1. The engine raises, or the worker dies, or it says nothing for `run_timeout_s` and is killed.
 2. A worker that is gone is started again and warmed up.
 3. The items of the batch run again one by one. Those that fail alone, and only those, get `PredictorFailed`.
+   A batch of one was alone already, and has failed; only after a death it runs once more, since whoever ends
+   processes (the kernel short of memory, an operator) does not choose them by what they read.
+
+So an item that hangs the engine is answered within two `run_timeout_s` and two restarts. Half-way to that
+timeout the state is "stuck", which keeps new work away.
 
 A worker that dies between batches is started again at once. If it cannot be started several times in a row,
-the host gives up: `state` is "failed", `run` raises `Unavailable`.
+`state` is "failed" and `run` raises `Unavailable`, until one of the further attempts, which are made for as
+long as the host lives, succeeds. A first start that fails is the caller's to judge, and not tried again.
 """
 
 import asyncio
@@ -25,9 +31,10 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Literal
 
@@ -39,10 +46,10 @@ from services.common.predictor_link import Done, Failed, Ready, Region, Run, Sta
 
 log = logging.getLogger(__name__)
 
-State = Literal["new", "starting", "ready", "restarting", "failed", "closed"]
+State = Literal["new", "starting", "ready", "stuck", "restarting", "failed", "closed"]
 
 _FIRST_PAUSE_S = 0.2
-_LONGEST_PAUSE_S = 5.0
+_LONGEST_PAUSE_S = 30.0
 """Between attempts to start: doubled each time, so that a broken driver is not hammered."""
 
 _DEATH_S = 10.0
@@ -64,26 +71,32 @@ class PredictorHost:
     """Runs batches in a process of its own. `start` before the first `run`, `close` at the end.
 
     `run_timeout_s` is how long one batch may take before the worker counts as stuck; `start_timeout_s` how
-    long loading and warm-up may take; `start_attempts` how many failed starts in a row are given up at.
+    long loading and warm-up may take; `start_attempts` after how many failed starts in a row batches are
+    refused rather than kept waiting. `on_restart` is called, in the thread, at each attempt to replace a
+    worker.
     """
 
     def __init__(
         self,
         spec: EngineSpec,
         *,
-        run_timeout_s: float = 60.0,
+        run_timeout_s: float = 10.0,
         start_timeout_s: float = 300.0,
         start_attempts: int = 3,
+        on_restart: Callable[[], None] = lambda: None,
     ) -> None:
         self._spec = spec
         self._run_timeout_s = run_timeout_s
         self._start_timeout_s = start_timeout_s
         self._start_attempts = start_attempts
+        self._on_restart = on_restart
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="predictor")
         self._closing = threading.Event()
         self._state: State = "new"
         self._worker: _Worker | None = None
         self._engine = Ready(spec.engine, "")
+        self._run_since: float | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self.restarts = 0
 
     @property
@@ -93,11 +106,11 @@ class PredictorHost:
             return "closed"
         if self._state == "ready" and not self._alive():
             return "restarting"
-        return self._state
+        return "stuck" if self._state == "ready" and self._stuck() else self._state
 
     @property
     def ready(self) -> bool:
-        """Whether a batch would run now."""
+        """Whether a batch would run now, or soon."""
         return self.state == "ready"
 
     @property
@@ -122,16 +135,18 @@ class PredictorHost:
         Raises `EngineUnavailable` (the operator's to put right) or `Unavailable` (it crashed or hung).
         """
         self._state = "starting"
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._first_start)
+        self._loop = asyncio.get_running_loop()
+        await self._loop.run_in_executor(self._thread, self._first_start)
 
     async def run(self, batch: Batch) -> PredictorResult:
         """Run one float32 batch (N, 3, H, W). Calls queue up in order; during a restart they wait for it.
 
-        Raises `ValueError` for a wrong type or shape, `Unavailable` when the worker cannot be started,
+        Raises `ValueError` for a wrong type or shape, `Unavailable` while the worker cannot be started,
         `ShuttingDown` when closed.
         """
         check_batch(batch)
         self._refuse_unless_running()
+        self._refuse_if_failed()
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._run, batch)
 
     async def close(self) -> None:
@@ -145,11 +160,20 @@ class PredictorHost:
     def _alive(self) -> bool:
         return self._worker is not None and self._worker.alive
 
+    def _stuck(self) -> bool:
+        since = self._run_since
+        return since is not None and time.monotonic() - since > self._run_timeout_s / 2
+
     def _refuse_unless_running(self) -> None:
         if self._closing.is_set():
             raise ShuttingDown("the predictor is closed")
         if self._state == "new":
             raise Unavailable("the predictor was not started")
+
+    def _refuse_if_failed(self) -> None:
+        """Before a batch waits for the thread, which may be busy with an attempt to start for minutes."""
+        if self._state == "failed":
+            raise Unavailable("the predictor process could not be started again; it is tried further")
 
     # ------------------------------------------------------------ below here: in the thread
 
@@ -157,6 +181,9 @@ class PredictorHost:
         try:
             outputs, model_ms = self._attempt(batch)
         except _BatchError as error:
+            if len(batch) == 1 and not isinstance(error, _WorkerDied):
+                log.warning("a batch of one failed: %s", error)
+                return PredictorResult([_failed_alone(error)], 0.0)
             log.warning("batch of %d failed, running its items one by one: %s", len(batch), error)
             return self._run_one_by_one(batch)
         return PredictorResult(_split(outputs, len(batch)), model_ms)
@@ -171,21 +198,23 @@ class PredictorHost:
                 total_ms += model_ms
             except _BatchError as error:
                 log.warning("item %d of %d failed alone: %s", index, len(batch), error)
-                items.append(PredictorFailed(f"the model failed on this item, also alone: {error}"))
+                items.append(_failed_alone(error))
         return PredictorResult(items, total_ms)
 
     def _attempt(self, batch: Batch) -> tuple[Outputs, float]:
         worker = self._living_worker()
+        self._run_since = time.monotonic()
         try:
             return worker.run(batch, self._run_timeout_s)
         except _WorkerLost:
             self._bury()
             raise
+        finally:
+            self._run_since = None
 
     def _living_worker(self) -> "_Worker":
         self._refuse_unless_running()
-        if self._state == "failed":
-            raise Unavailable("the predictor process could not be started again; see the log")
+        self._refuse_if_failed()
         if self._worker and self._worker.alive:
             return self._worker
         return self._restart()
@@ -194,15 +223,38 @@ class PredictorHost:
         self._bury()
         self._state = "restarting"
         for attempt in range(self._start_attempts):
-            self.restarts += 1
             try:
-                return self._launch()
+                return self._relaunch()
             except (_WorkerLost, EngineUnavailable) as error:
                 log.warning("start %d of %d failed: %s", attempt + 1, self._start_attempts, error)
-            self._closing.wait(min(_FIRST_PAUSE_S * 2**attempt, _LONGEST_PAUSE_S))
+            self._closing.wait(_pause_s(attempt))
             self._refuse_unless_running()
         self._state = "failed"
+        self._retry_later(self._start_attempts)
         raise Unavailable(f"the predictor process failed to start {self._start_attempts} times in a row")
+
+    def _retry_later(self, attempt: int) -> None:
+        """Once more after a pause, in which the thread is free to refuse what waits for it."""
+        loop = self._loop
+        assert loop is not None
+
+        def begin_pause() -> None:
+            loop.call_later(_pause_s(attempt), self._in_thread, self._retry, attempt)
+
+        with suppress(RuntimeError):  # the loop is closed, so nobody will ask again
+            loop.call_soon_threadsafe(begin_pause)
+
+    def _retry(self, attempt: int) -> None:
+        try:
+            self._relaunch()
+        except (_WorkerLost, EngineUnavailable) as error:
+            log.warning("start %d failed, trying further: %s", attempt + 1, error)
+            self._retry_later(attempt + 1)
+
+    def _relaunch(self) -> "_Worker":
+        self.restarts += 1
+        self._on_restart()
+        return self._launch()
 
     def _first_start(self) -> None:
         try:
@@ -214,10 +266,9 @@ class PredictorHost:
             raise Unavailable(f"the predictor process did not start: {error}") from error
 
     def _launch(self) -> "_Worker":
-        self._worker = worker = _Worker(self._spec)
+        worker = self._new_worker()
         if self._closing.is_set():
             worker.kill()
-        threading.Thread(target=self._watch, args=(worker,), name="predictor-watch", daemon=True).start()
         try:
             self._engine = worker.wait_until_ready(self._start_timeout_s)
         except (_WorkerLost, EngineUnavailable):
@@ -227,19 +278,40 @@ class PredictorHost:
         self._state = "ready"
         return worker
 
+    def _new_worker(self) -> "_Worker":
+        try:
+            self._worker = worker = _Worker(self._spec)
+            threading.Thread(target=self._watch, args=(worker,), name="predictor-watch", daemon=True).start()
+        except (OSError, RuntimeError) as error:  # no process, memory, descriptor or thread to be had
+            self._bury()
+            raise _WorkerDied(f"the predictor process cannot be created: {error}") from error
+        return worker
+
     def _watch(self, worker: "_Worker") -> None:
         """In a thread for each worker: when it has ended, see that there is another one."""
         worker.process.wait()
-        # Closing may win the race to the executor, and then there is nothing to revive.
+        self._in_thread(self._revive)
+
+    def _in_thread(self, work: Callable[..., None], *arguments: object) -> None:
+        """Have the thread do what nobody waits for; a defect shows in the log."""
+
+        def logged() -> None:
+            try:
+                work(*arguments)
+            except OcrError:  # logged where it was raised
+                pass
+            except Exception:
+                log.exception("the predictor's thread failed")
+
+        # Closing may win the race to the executor, and then there is nothing to do.
         with suppress(RuntimeError):
-            self._thread.submit(self._revive)
+            self._thread.submit(logged)
 
     def _revive(self) -> None:
         """Restart unless a batch saw to it already, so that readiness does not wait for the next batch."""
         if self._state == "ready" and not self._alive() and not self._closing.is_set():
             log.warning("the predictor process %s", self._worker.end() if self._worker else "was lost")
-            with suppress(OcrError):  # logged where it was raised
-                self._restart()
+            self._restart()
 
     def _bury(self) -> None:
         if worker := self._worker:
@@ -256,7 +328,23 @@ class _EngineRaised(_BatchError):
 
 
 class _WorkerLost(_BatchError):
-    """The worker died, or was silent for too long; it is of no more use."""
+    """The worker is of no more use."""
+
+
+class _WorkerDied(_WorkerLost):
+    """It ended, by itself or by a signal from anywhere, or did not come to life."""
+
+
+class _WorkerHung(_WorkerLost):
+    """It was silent for too long."""
+
+
+def _failed_alone(error: _BatchError) -> PredictorFailed:
+    return PredictorFailed(f"the model failed on this item, also alone: {error}")
+
+
+def _pause_s(attempt: int) -> float:
+    return float(min(_FIRST_PAUSE_S * 2 ** min(attempt, 16), _LONGEST_PAUSE_S))
 
 
 class _Worker:
@@ -264,11 +352,16 @@ class _Worker:
 
     def __init__(self, spec: EngineSpec) -> None:
         largest = max((int(np.prod(shape)) for shape in spec.shapes), default=0)
-        self._inputs = Region.create(largest * np.dtype(np.float32).itemsize)
-        self._outputs = Region.create(0)  # the worker grows it while it warms up
-        self._link, theirs = multiprocessing.Pipe()
-        with theirs:
-            self.process = _spawn(spec, [theirs.fileno(), self._inputs.fd, self._outputs.fd])
+        with ExitStack() as undo:
+            self._inputs = Region.create(largest * np.dtype(np.float32).itemsize)
+            undo.callback(self._inputs.close)
+            self._outputs = Region.create(0)  # the worker grows it while it warms up
+            undo.callback(self._outputs.close)
+            self._link, theirs = multiprocessing.Pipe()
+            undo.callback(self._link.close)
+            with theirs:
+                self.process = _spawn(spec, [theirs.fileno(), self._inputs.fd, self._outputs.fd])
+            undo.pop_all()
         self._spec = spec
 
     @property
@@ -278,12 +371,15 @@ class _Worker:
     def wait_until_ready(self, timeout_s: float) -> Ready:
         answer = self._ask(Start(self._spec), timeout_s)
         if isinstance(answer, Failed):
-            raise EngineUnavailable(answer.reason) if answer.setup else _WorkerLost(answer.reason)
+            raise EngineUnavailable(answer.reason) if answer.setup else _WorkerDied(answer.reason)
         assert isinstance(answer, Ready)
         return answer
 
     def run(self, batch: Batch, timeout_s: float) -> tuple[Outputs, float]:
-        (place,) = self._inputs.write([batch])
+        try:
+            (place,) = self._inputs.write([batch])
+        except OSError as error:
+            raise _EngineRaised(f"no memory for a batch of {batch.nbytes} bytes: {error}") from error
         answer = self._ask(Run(place), timeout_s)
         if isinstance(answer, Failed):
             raise _EngineRaised(answer.reason)
@@ -294,10 +390,10 @@ class _Worker:
         try:
             self._link.send(message)
             if not self._link.poll(timeout_s):
-                raise _WorkerLost(f"the predictor process gave no answer for {timeout_s:g} s")
+                raise _WorkerHung(f"the predictor process gave no answer for {timeout_s:g} s")
             return self._link.recv()
         except (EOFError, OSError) as error:
-            raise _WorkerLost(f"the predictor process {self.end()}") from error
+            raise _WorkerDied(f"the predictor process {self.end()}") from error
 
     def end(self) -> str:
         """How the process ended, in words."""

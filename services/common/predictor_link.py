@@ -81,8 +81,12 @@ class Region:
     def create(cls, size: int) -> "Region":
         """New memory of `size` bytes. Costs nothing until it is written to."""
         fd = _anonymous_file()
-        os.ftruncate(fd, max(size, mmap.PAGESIZE))
-        return cls(fd)
+        try:
+            os.ftruncate(fd, max(size, mmap.PAGESIZE))
+            return cls(fd)
+        except BaseException:
+            os.close(fd)
+            raise
 
     @property
     def size(self) -> int:

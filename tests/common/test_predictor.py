@@ -5,9 +5,12 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,10 +26,10 @@ SHAPE = (4, 3, 8, 16)
 
 @asynccontextmanager
 async def running(
-    engine: str = "marked", *, run_timeout_s: float = 30, **more: float
+    engine: str = "marked", *, run_timeout_s: float = 30, **more: Any
 ) -> AsyncIterator[PredictorHost]:
     spec = EngineSpec(engine=f"tests.fakes.engines:{engine}", model=None, head=Head.RAW, shapes=(SHAPE,))
-    host = PredictorHost(spec, run_timeout_s=run_timeout_s, start_timeout_s=60, **more)  # type: ignore[arg-type]
+    host = PredictorHost(spec, run_timeout_s=run_timeout_s, start_timeout_s=60, **more)
     await host.start()
     try:
         yield host
@@ -99,6 +102,45 @@ async def test_a_worker_that_hangs_is_killed_and_only_the_item_that_hangs_it_fai
         assert not lives(first)
 
 
+async def test_a_batch_of_one_that_hangs_is_not_run_again() -> None:
+    async with running(run_timeout_s=1) as host:
+        began = time.monotonic()
+        result = await host.run(batch(HANG))
+        assert time.monotonic() - began < 2
+        assert answers(result) == [None]
+        await until(lambda: host.ready)  # replaced without waiting for the next batch
+        assert host.restarts == 1
+
+
+async def test_a_batch_of_one_that_makes_the_engine_raise_is_not_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COUNTING_ENGINE_FILE", str(tmp_path / "runs"))
+    async with running("counting") as host:
+        assert answers(await host.run(batch(RAISE))) == [None]
+    assert len((tmp_path / "runs").read_text()) == 2  # the warm-up and the batch
+
+
+async def test_a_batch_of_one_whose_worker_was_killed_from_outside_is_answered() -> None:
+    async with running("slow") as host:
+        waiting = asyncio.create_task(host.run(batch(0)))
+        pid = host.worker_pid
+        assert pid is not None
+        await asyncio.to_thread(busy, pid)
+        os.kill(pid, signal.SIGKILL)
+        assert answers(await waiting) == [0]
+
+
+async def test_a_host_is_not_ready_while_a_batch_is_stuck_and_ready_again_afterwards() -> None:
+    async with running(run_timeout_s=2) as host:
+        stuck = asyncio.create_task(host.run(batch(HANG)))
+        await until(lambda: not host.ready)
+        assert host.state == "stuck"
+        assert not stuck.done()
+        await stuck
+        await until(lambda: host.ready)
+
+
 async def test_a_worker_killed_in_the_middle_of_a_batch_costs_nobody_an_answer() -> None:
     async with running("slow") as host:
         waiting = [asyncio.create_task(host.run(batch(0, 0, 0))) for _ in range(4)]
@@ -134,17 +176,67 @@ async def test_a_worker_that_dies_between_batches_is_replaced_before_the_next_ba
         assert host.restarts == 1
 
 
-async def test_a_host_gives_up_after_failed_starts_in_a_row(
+async def test_after_failed_starts_in_a_row_batches_are_refused_until_a_later_start_succeeds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CRASHING_ENGINE_TOKENS", str(tmp_path))
     (tmp_path / "one").touch()
-    async with running("crashing", start_attempts=2) as host:
+    counted: list[str] = []
+    async with running("crashing", start_attempts=2, on_restart=lambda: counted.append("x")) as host:
         with pytest.raises(Unavailable, match="failed to start 2 times"):
             await host.run(batch(DIE))
         assert (host.state, host.ready) == ("failed", False)
         with pytest.raises(Unavailable, match="could not be started"):
             await host.run(batch(0))
+        await until(lambda: host.restarts >= 3)  # an attempt in vain
+        assert host.state == "failed"
+        (tmp_path / "two").touch()
+        await until(lambda: host.ready)
+        assert answers(await host.run(batch(0, 0))) == [0, 1]
+        assert len(counted) == host.restarts
+
+
+@pytest.mark.parametrize("missing", ["memory", "process", "thread"])
+async def test_a_worker_for_which_the_system_has_no_room_is_a_failed_start(
+    monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    refusals = 2
+    module, name = {
+        "memory": (os, "memfd_create"),
+        "process": (subprocess, "Popen"),
+        "thread": (threading.Thread, "start"),
+    }[missing]
+    real = getattr(module, name)
+
+    def refuse(*arguments: object, **options: object) -> object:
+        nonlocal refusals
+        if refusals == 0:
+            return real(*arguments, **options)
+        refusals -= 1
+        raise RuntimeError("no thread") if missing == "thread" else OSError("no room")
+
+    async with running() as host:
+        pid, before = host.worker_pid, open_descriptors()
+        assert pid is not None
+        monkeypatch.setattr(module, name, refuse)
+        os.kill(pid, signal.SIGKILL)
+        await until(lambda: host.ready and host.restarts == 3)
+        assert open_descriptors() == before
+        assert answers(await host.run(batch(0, 0))) == [0, 1]
+
+
+async def test_a_first_start_without_room_fails_and_leaves_no_descriptor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*arguments: object, **options: object) -> object:
+        raise OSError("no room")
+
+    before = open_descriptors()
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    with pytest.raises(Unavailable, match="no room"):
+        async with running():
+            pass
+    assert open_descriptors() == before
 
 
 async def test_a_start_that_the_operator_must_put_right_says_how() -> None:
@@ -276,6 +368,7 @@ async def test_the_worker_dies_with_its_parent_even_inside_a_batch() -> None:
     await parent.wait()
 
 
+@pytest.mark.model
 async def test_the_event_loop_goes_on_while_paddle_runs() -> None:
     """Paddle holds the GIL of its process for a whole batch; ours must not notice."""
     fetch("ppocr-v4-mobile")

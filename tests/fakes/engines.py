@@ -56,6 +56,19 @@ def slow(spec: EngineSpec) -> SlowEngine:
     return SlowEngine(spec)
 
 
+class CountingEngine(MarkedEngine):
+    """Leaves a character for each run in the file named by the environment."""
+
+    def run(self, batch: Batch) -> Outputs:
+        with Path(os.environ["COUNTING_ENGINE_FILE"]).open("a") as file:
+            file.write("x")
+        return super().run(batch)
+
+
+def counting(spec: EngineSpec) -> CountingEngine:
+    return CountingEngine(spec)
+
+
 def crashing(spec: EngineSpec) -> MarkedEngine:
     """Starts once for each token in the folder named by the environment, then never again."""
     tokens = list(Path(os.environ["CRASHING_ENGINE_TOKENS"]).iterdir())
