@@ -25,6 +25,7 @@ from typing import Any
 
 import cv2
 import numpy as np
+import PIL
 import pypdfium2 as pdfium
 import pypdfium2.raw as pdfium_c
 from PIL import Image, UnidentifiedImageError, _imaging
@@ -92,6 +93,11 @@ class DecodedPage:
     of: int
     """Pages of the document."""
     image: Bgr | OcrError
+
+
+def decoder_versions() -> dict[str, str]:
+    """Versions of the libraries that make pixels of documents; others may make slightly different ones."""
+    return {"opencv": cv2.__version__, "pdfium": str(pdfium.PDFIUM_INFO), "pillow": PIL.__version__}
 
 
 def silence_decoders() -> None:

@@ -26,7 +26,7 @@ import cv2
 import numpy as np
 
 from services.common.errors import Cancelled, DeadlineExceeded, ImageTooSmall, Internal, OcrError
-from services.common.images import DecodedPage, ImageLimits, decode_document, sniff
+from services.common.images import DecodedPage, ImageLimits, decode_document, decoder_versions, sniff
 from services.common.page_size import shrink
 from services.common.pb import ocr_pb2 as pb
 from services.common.telemetry import tracer
@@ -163,6 +163,7 @@ class Pipeline:
         self._recognizer = recognizer
         self._limits = limits
         self._online, self._bulk = _Lane("online", limits), _Lane("bulk", limits)
+        self._versions = decoder_versions()
         self.in_flight = 0
         """Documents being worked on."""
 
@@ -179,7 +180,7 @@ class Pipeline:
         start = time.monotonic()
         with self._counted(), _span("document", {"ocr.job_id": job_id, "ocr.file": job.file}):
             await self._read(order)
-        result = assemble(job_id, job.file, order.reads)
+        result = assemble(job_id, job.file, order.reads, self._shaped_by(job.options))
         result.timing.wait_ms = (start - received) * 1000 + order.wait_ms
         result.timing.total_ms = (time.monotonic() - received) * 1000
         return result
@@ -198,6 +199,17 @@ class Pipeline:
         """Let the threads go. What still runs in them runs to its end."""
         for lane in (self._online, self._bulk):
             lane.close()
+
+    def _shaped_by(self, options: pb.Options) -> dict[str, str]:
+        """What determines the text beside the document and the models, by name."""
+        images = self._limits.images
+        return {
+            "pdf_dpi": f"{images.pdf_dpi:g}",
+            "max_pdf_side": str(images.max_pdf_side),
+            "max_pixels": str(images.max_pixels),
+            "min_confidence": f"{options.min_confidence:g}",
+            **self._versions,
+        }
 
     def _order(self, job: pb.Job, priority: int, deadline: float | None) -> _Order:
         lane = self._bulk if priority == pb.BULK else self._online

@@ -1,6 +1,6 @@
 """The pages and lines of a document put together into its result. Pure."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 
@@ -71,10 +71,13 @@ def failed_result(job: pb.Job, error: OcrError) -> pb.Result:
     )
 
 
-def assemble(job_id: str, file: str, pages: Iterable[PageRead]) -> pb.Result:
+def assemble(
+    job_id: str, file: str, pages: Iterable[PageRead], settings: Mapping[str, str] | None = None
+) -> pb.Result:
     """The result of a document; without its waiting and total times, which only the caller knows.
 
-    Raises the error of the first page when nothing could be read on any page.
+    `settings`: what shaped the text beside the models. Raises the error of the first page when nothing could
+    be read on any page.
     """
     ordered = sorted(pages, key=lambda page: page.number)
     whys = [why for page in ordered if (why := page.why()) is not None]
@@ -90,6 +93,7 @@ def assemble(job_id: str, file: str, pages: Iterable[PageRead]) -> pb.Result:
         recognizer=next((page.recognizer for page in ordered if page.recognizer), None),
         timing=_timing([page.spent for page in ordered]),
         service_version=SERVICE_VERSION,
+        settings=settings,
     )
 
 

@@ -31,6 +31,7 @@ def full_result() -> pb.Result:
             pb.Page(number=2, error=pb.Error(code=pb.CORRUPT_INPUT, message="cut")),
         ],
         detector=pb.ModelInfo(model_set="m", settings={"b": "2", "a": "1"}),
+        settings={"pdf_dpi": "200", "opencv": "4.0"},
     )
 
 
@@ -42,6 +43,13 @@ def test_a_result_reads_as_documented() -> None:
     assert read["pages"][1]["error"] == {"code": "CORRUPT_INPUT", "message": "cut"}
     assert read["detector"]["settings"] == {"a": "1", "b": "2"}
     assert read["recognizer"] is None
+    assert list(read["settings"].items()) == [("opencv", "4.0"), ("pdf_dpi", "200")]
+
+
+def test_the_schema_says_what_the_settings_of_a_result_are() -> None:
+    said = schema("result")["properties"]["settings"]
+    assert (said["type"], said["additionalProperties"]) == ("object", {"type": "string"})
+    assert "shapes the text" in said["description"]
 
 
 @pytest.mark.parametrize(

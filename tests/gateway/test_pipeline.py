@@ -81,6 +81,19 @@ async def test_lines_come_in_reading_order_with_points_in_pixels_of_the_page(rig
     assert result.service_version
 
 
+async def test_a_result_says_which_settings_and_libraries_shaped_its_text(make_rig: Any) -> None:
+    rig = make_rig(images=ImageLimits(pdf_dpi=144.5, max_pdf_side=900, max_pixels=1_000_000))
+    said = dict((await rig(saved(FORM), options=pb.Options(min_confidence=0.3))).settings)
+    libraries = {name: said.pop(name) for name in ("opencv", "pdfium", "pillow")}
+    assert all(version[0].isdigit() for version in libraries.values())
+    assert said == {
+        "pdf_dpi": "144.5",
+        "max_pdf_side": "900",
+        "max_pixels": "1000000",
+        "min_confidence": "0.3",
+    }
+
+
 async def test_a_job_without_an_id_is_given_one(rig: Rig) -> None:
     ids = {(await rig(saved(BLANK))).job_id for _ in range(2)}
     assert len(ids) == 2

@@ -278,7 +278,14 @@ class Timing(_message.Message):
     def __init__(self, total_ms: _Optional[float] = ..., wait_ms: _Optional[float] = ..., decode_ms: _Optional[float] = ..., detect: _Optional[_Union[StageTiming, _Mapping]] = ..., crop_ms: _Optional[float] = ..., recognize: _Optional[_Union[StageTiming, _Mapping]] = ..., transport_ms: _Optional[float] = ...) -> None: ...
 
 class Result(_message.Message):
-    __slots__ = ("job_id", "file", "status", "lines", "pages", "error", "detector", "recognizer", "timing", "service_version")
+    __slots__ = ("job_id", "file", "status", "lines", "pages", "error", "detector", "recognizer", "timing", "service_version", "settings")
+    class SettingsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     FILE_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
@@ -289,6 +296,7 @@ class Result(_message.Message):
     RECOGNIZER_FIELD_NUMBER: _ClassVar[int]
     TIMING_FIELD_NUMBER: _ClassVar[int]
     SERVICE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     file: str
     status: Status
@@ -299,4 +307,5 @@ class Result(_message.Message):
     recognizer: ModelInfo
     timing: Timing
     service_version: str
-    def __init__(self, job_id: _Optional[str] = ..., file: _Optional[str] = ..., status: _Optional[_Union[Status, str]] = ..., lines: _Optional[_Iterable[_Union[Line, _Mapping]]] = ..., pages: _Optional[_Iterable[_Union[Page, _Mapping]]] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., detector: _Optional[_Union[ModelInfo, _Mapping]] = ..., recognizer: _Optional[_Union[ModelInfo, _Mapping]] = ..., timing: _Optional[_Union[Timing, _Mapping]] = ..., service_version: _Optional[str] = ...) -> None: ...
+    settings: _containers.ScalarMap[str, str]
+    def __init__(self, job_id: _Optional[str] = ..., file: _Optional[str] = ..., status: _Optional[_Union[Status, str]] = ..., lines: _Optional[_Iterable[_Union[Line, _Mapping]]] = ..., pages: _Optional[_Iterable[_Union[Page, _Mapping]]] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., detector: _Optional[_Union[ModelInfo, _Mapping]] = ..., recognizer: _Optional[_Union[ModelInfo, _Mapping]] = ..., timing: _Optional[_Union[Timing, _Mapping]] = ..., service_version: _Optional[str] = ..., settings: _Optional[_Mapping[str, str]] = ...) -> None: ...
