@@ -35,6 +35,7 @@ from services.gateway import jobs
 from services.gateway.jobs import Failure, Message, Order, Record, ResultFormat, Stage
 from services.gateway.kafka_io import (
     CommitRefused,
+    KafkaMisconfigured,
     KafkaOptions,
     MessageTooLarge,
     Polled,
@@ -49,6 +50,8 @@ log = logging.getLogger(__name__)
 
 _DISCONNECTED_GRACE_S = 5.0
 """The coordinator changes now and then without anybody noticing; longer, and the broker is gone."""
+_LET_GO_S = 2.5
+"""For a client to close; one that takes longer hangs, and ends with the process."""
 
 
 class Recognize(Protocol):
@@ -78,6 +81,10 @@ class ConsumerOptions:
     """A partition with records to read from which none come for so long is stuck; the client is replaced."""
     join_timeout_s: float = 120.0
     """A client that has been without its place in the group for so long is replaced."""
+    close_timeout_s: float = 4.0
+    """To commit and leave the group at the end; a broker that is away must not hold it up."""
+    misconfigured_pause_s: float = 60.0
+    """Between looks at a Kafka that came to refuse our settings; only somebody who changes it can help."""
     service_version: str = ""
 
 
@@ -168,6 +175,8 @@ class JobConsumer:
         self._state = Polled(joined=False, connected=False)
         self._connected_at = self._joined_at = clock()
         self._fault = "connecting to Kafka"
+        self._tried = asyncio.Event()
+        self._misconfigured: KafkaMisconfigured | None = None
         self._lag: dict[Partition, int] = {}
         self._stalls = StallWatch(options.stall_timeout_s)
         self._next_commit = self._next_progress = clock()
@@ -175,10 +184,17 @@ class JobConsumer:
     # ---- life ----------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Begin to connect and consume; returns at once, `not_ready` tells when it works."""
+        """Try to connect, and go on trying in the background; `not_ready` tells when it works.
+
+        Raises:
+            KafkaMisconfigured: the first try has shown that it can never work.
+        """
         observe("ocr.kafka.lag", "{record}", "Records not finished, by topic and partition.", self._read_lag)
         observe("ocr.kafka.in_flight", "{record}", "Records on their way.", self._read_in_flight)
         self._intake = asyncio.create_task(self._run(), name="kafka-intake")
+        await self._tried.wait()
+        if self._misconfigured is not None:
+            raise self._misconfigured
 
     def not_ready(self) -> str | None:
         """Why no job is taken from Kafka now; None when they are, or could be."""
@@ -201,20 +217,27 @@ class JobConsumer:
             await asyncio.wait(self._tasks.values())
 
     async def close(self) -> None:
-        """Give up what is left, commit what is done, leave the group."""
+        """Give up what is left, commit what is done, leave the group; takes a few seconds at most."""
         self._draining = True
         self._closing.set()
         await self._cancel(list(self._tasks))
         if self._intake is not None:
             await self._end_intake(self._intake)
-        await self._sink.close()
+        await self._let_go(self._sink)
 
     async def _end_intake(self, intake: asyncio.Task[None]) -> None:
         """The loop ends by itself after its poll; one that waits to connect, or is stuck, is cancelled."""
-        _, pending = await asyncio.wait([intake], timeout=self._options.revoke_timeout_s)
+        _, pending = await asyncio.wait([intake], timeout=self._options.close_timeout_s)
         if pending:
             intake.cancel()
             await asyncio.wait([intake])
+            await self._let_go(self._source)
+
+    async def _let_go(self, client: RecordSource | RecordSink) -> None:
+        try:
+            await asyncio.wait_for(client.close(), _LET_GO_S)
+        except TimeoutError:
+            log.warning("the Kafka client did not close in %s s and is left behind", _LET_GO_S)
 
     async def _run(self) -> None:
         """Connect and consume; begin anew when the client breaks down."""
@@ -226,15 +249,24 @@ class JobConsumer:
                 await self._sink.open()
                 self._fault, attempt = "", 0
                 self._joined_at = self._clock()
+                self._tried.set()
                 await self._consume()
-            except Exception as error:  # whatever it is, the answer is a new client
-                self._fault = f"Kafka: {error}"
-                log.warning("the Kafka consumer begins anew: %s", error, exc_info=not attempt)
-                await self.lost(sorted(self._ledger.partitions))
+            except Exception as error:  # noqa: BLE001  # whatever it is, the answer is a new client
+                await self._broke_down(error, trace=not attempt)
             with contextlib.suppress(Exception):
                 await self._source.close()
+            wait = self._backoff(attempt + 1)
+            if self._misconfigured is not None:
+                wait = self._options.misconfigured_pause_s
+            self._tried.set()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._closing.wait(), self._backoff(attempt + 1))
+                await asyncio.wait_for(self._closing.wait(), wait)
+
+    async def _broke_down(self, error: Exception, *, trace: bool) -> None:
+        self._fault = f"Kafka: {error}"
+        self._misconfigured = error if isinstance(error, KafkaMisconfigured) else None
+        log.warning("the Kafka consumer begins anew: %s", error, exc_info=trace)
+        await self.lost(sorted(self._ledger.partitions))
 
     async def _consume(self) -> None:
         while not self._closing.is_set():

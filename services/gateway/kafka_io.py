@@ -18,8 +18,10 @@ import asyncio
 import logging
 import queue
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
 import kafka
@@ -32,6 +34,7 @@ from kafka.net.compat import KafkaNetClient
 from kafka.record import util as kafka_record_util
 from kafka.structs import MemberState, OffsetAndMetadata, TopicPartition
 
+from services.common.errors import SetupError
 from services.gateway.jobs import Message, Record
 from services.gateway.offsets import Commit, Partition
 
@@ -43,6 +46,12 @@ _ASSIGNORS = {"range": RangePartitionAssignor, "cooperative-sticky": Cooperative
 
 _CALL_TIMEOUT_MS = 5000
 """For commits and questions to the broker; well below the session timeout, so that a poll follows in time."""
+_CLOSE_TIMEOUT_MS = 2000
+"""To leave the group, or to send what is left; a broker that does not answer must not hold up our end."""
+_METADATA_TIMEOUT_MS = 1000
+"""To learn where a topic's messages go; it blocks the producer's thread, and so all other messages."""
+_ABSENT_S = 5.0
+"""Messages to a topic that was not found are refused at once for so long, so that others need not wait."""
 _IDLE_POLL_MS = 25
 """When every partition is paused nothing can arrive, and a free slot should be used soon."""
 _LINGER_MS = 5
@@ -52,8 +61,12 @@ _FETCH_BYTES = 32 << 20
 """What is read ahead; a larger message still comes, alone."""
 
 
-class KafkaMisconfigured(RuntimeError):
+class KafkaMisconfigured(SetupError):
     """Kafka cannot work as installed or set up; the message says what to change. Trying again is useless."""
+
+
+class TopicsMissing(RuntimeError):
+    """The broker lacks some of the three topics; work begins when somebody has made them."""
 
 
 class BrokerUnreachable(RuntimeError):
@@ -74,7 +87,11 @@ class MessageTooLarge(RuntimeError):
 
 @dataclass(frozen=True)
 class KafkaOptions:
-    """How to reach Kafka. `security`: options of the client, such as `security_protocol`, `ssl_cafile`."""
+    """How to reach Kafka.
+
+    `security`: options of the client, such as `security_protocol` and `ssl_cafile`, as text; what they may be
+    is checked by `client_options` when a client is made.
+    """
 
     bootstrap: tuple[str, ...]
     jobs_topic: str = "ocr.jobs"
@@ -89,16 +106,21 @@ class KafkaOptions:
     poll_timeout_ms: int = 100
     delivery_timeout_ms: int = 15_000
     max_message_bytes: int = 64 << 20
-    security: Mapping[str, Any] = field(default_factory=dict)
+    security: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def topics(self) -> tuple[str, str, str]:
+        """All three."""
+        return (self.jobs_topic, self.results_topic, self.dlq_topic)
 
     @property
     def client(self) -> dict[str, Any]:
-        """Options that every client of the library takes."""
+        """Options that every client of the library takes. Raises KafkaMisconfigured."""
         return {
             "bootstrap_servers": list(self.bootstrap),
             "client_id": self.client_id,
             "bootstrap_timeout_ms": _CALL_TIMEOUT_MS,
-            **self.security,
+            **client_options(self.security),
         }
 
 
@@ -136,7 +158,7 @@ class RecordSource(Protocol):
     """A member of a consumer group. Calls come one at a time."""
 
     async def open(self, listener: RebalanceListener) -> None:
-        """Connect and subscribe. Raises BrokerUnreachable, KafkaMisconfigured."""
+        """Connect and subscribe. Raises BrokerUnreachable, TopicsMissing, KafkaMisconfigured."""
 
     async def poll(self, max_records: int, paused: frozenset[Partition]) -> Polled:
         """Records of partitions that are not paused, soon. Raises BrokerUnreachable when beyond repair."""
@@ -175,6 +197,62 @@ def check_installation() -> None:
             "kafka-python runs without the `crc32c` package and would compute checksums in Python, 60 times "
             "slower; install it: pip install 'kafka-python[crc32c]'"
         )
+
+
+_OURS = frozenset(
+    {"bootstrap_servers", "client_id", "metrics_enabled", "allow_auto_create_topics"}
+    | {"request_timeout_ms", "receive_message_max_bytes"}
+)
+"""Options that both clients know and that the gateway sets by itself."""
+_CHOICES = {
+    "security_protocol": ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
+    "sasl_mechanism": ("PLAIN", "GSSAPI", "SCRAM-SHA-256", "SCRAM-SHA-512"),
+}
+_FILES = ("ssl_cafile", "ssl_certfile", "ssl_keyfile", "ssl_crlfile")
+
+
+def client_options(written: Mapping[str, str]) -> dict[str, Any]:
+    """Options of the client as it wants them: what was written as text becomes a flag or a number.
+
+    The kind of an option is that of its default in the client; one without a default is a text.
+
+    Raises:
+        KafkaMisconfigured: an option is not known, is not for the operator to set, or has no such value.
+    """
+    reader, writer = kafka.KafkaConsumer.DEFAULT_CONFIG, kafka.KafkaProducer.DEFAULT_CONFIG
+    known = {
+        name: default
+        for name, default in reader.items()
+        if name in writer and name not in _OURS and (default is None or isinstance(default, bool | int | str))
+    }
+    for name in written:
+        if name not in known:
+            names = ", ".join(sorted(known))
+            raise KafkaMisconfigured(f"kafka_options: there is no option {name!r}, but {names}")
+    return {name: _option(name, text, known[name]) for name, text in written.items()}
+
+
+def _option(name: str, text: str, default: object) -> object:
+    if isinstance(default, bool):
+        flags = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+        return _chosen(name, text.lower(), flags, "true or false")
+    if isinstance(default, int):
+        if not text.isdecimal():
+            raise KafkaMisconfigured(f"kafka_options: {name}={text}: must be a number")
+        return int(text)
+    if name == "api_version":
+        return tuple(_option(name, part, 0) for part in text.split("."))
+    if name in _FILES and not Path(text).is_file():
+        raise KafkaMisconfigured(f"kafka_options: {name}={text}: no such file")
+    if name in _CHOICES:
+        return _chosen(name, text, {choice: choice for choice in _CHOICES[name]}, ", ".join(_CHOICES[name]))
+    return text
+
+
+def _chosen(name: str, text: str, choices: Mapping[str, object], wanted: str) -> object:
+    if text not in choices:
+        raise KafkaMisconfigured(f"kafka_options: {name}={text}: must be {wanted}")
+    return choices[text]
 
 
 class OwnerThread:
@@ -239,6 +317,7 @@ class KafkaSource:
     def __init__(self, options: KafkaOptions) -> None:
         check_installation()
         self._options = options
+        self._client = options.client
         self._thread: OwnerThread | None = None
         self._consumer: Any = None
 
@@ -278,7 +357,7 @@ class KafkaSource:
         options = self._options
         consumer = _connect(
             kafka.KafkaConsumer,
-            **options.client,
+            **self._client,
             group_id=options.group,
             group_instance_id=options.group_instance_id,
             partition_assignment_strategy=[_ASSIGNORS[options.partition_assignment]],
@@ -300,8 +379,10 @@ class KafkaSource:
         consumer.subscribe([options.jobs_topic], listener=ours)
         # Asked before the first poll: a member that joins before it knows the topic's partitions takes them
         # for a change when it learns of them, and rebalances again with the first documents under way.
-        if options.jobs_topic not in consumer.topics():
-            raise BrokerUnreachable(f"Kafka has no topic {options.jobs_topic} yet; create it")
+        there = _topics(consumer)
+        if missing := [topic for topic in options.topics if topic not in there]:
+            where, names = ", ".join(options.bootstrap), ", ".join(missing)
+            raise TopicsMissing(f"the broker at {where} has no topic {names}; work begins when it is created")
 
     def _poll(self, max_records: int, paused: frozenset[Partition]) -> Polled:
         consumer = self._consumer
@@ -358,9 +439,27 @@ class KafkaSource:
         if consumer is None:
             return
         try:
-            consumer.close(timeout_ms=_CALL_TIMEOUT_MS)
+            consumer.close(timeout_ms=_CLOSE_TIMEOUT_MS)
         except Exception as error:  # noqa: BLE001  # we leave anyway; the group notices by itself
             log.warning("the Kafka consumer did not close cleanly: %r", error)
+
+
+def _topics(consumer: Any) -> set[str]:
+    """Names of all topics; what `consumer.topics()` does, but for its waiting without end.
+
+    Twice, as a look that is under way already may be one at the subscribed topics only.
+    """
+    cluster, manager = consumer._cluster, consumer._manager  # noqa: SLF001  # the public call has no timeout
+    cluster.need_all_topic_metadata = True
+    try:
+        for _ in range(1 + cluster.metadata_refresh_in_progress):
+            consumer._net.run(manager.wait_for, cluster.request_update(), _CALL_TIMEOUT_MS)  # noqa: SLF001
+    except kafka_errors.KafkaError as error:
+        raise BrokerUnreachable(f"Kafka did not say which topics it has: {error!r}") from error
+    finally:
+        cluster.need_all_topic_metadata = False
+    found: set[str] = cluster.topics()
+    return found
 
 
 class _Listener(AsyncConsumerRebalanceListener):  # type: ignore[misc]  # the library has no types
@@ -387,7 +486,8 @@ class _Listener(AsyncConsumerRebalanceListener):  # type: ignore[misc]  # the li
         if not stood_at:
             return
         try:
-            await self._consumer.commit_async(_offsets(stood_at))
+            manager = self._consumer._client._manager  # noqa: SLF001  # a commit has no timeout of its own
+            await manager.wait_for(self._consumer.commit_async(_offsets(stood_at)), _CLOSE_TIMEOUT_MS)
         except kafka_errors.KafkaError as error:
             log.warning("a rebalance was faster than our commit; some documents are done again: %s", error)
 
@@ -429,8 +529,10 @@ class KafkaSink:
     def __init__(self, options: KafkaOptions) -> None:
         check_installation()
         self._options = options
+        self._client = options.client
         self._thread: OwnerThread | None = None
         self._producer: Any = None
+        self._absent: dict[str, float] = {}
 
     async def open(self) -> None:
         """Connect."""
@@ -462,7 +564,7 @@ class KafkaSink:
         """Send what is waiting and let go."""
         if self._thread is None:
             return
-        await self._thread.call(self._close, self._options.delivery_timeout_ms / 1000)
+        await self._thread.call(self._close, _CLOSE_TIMEOUT_MS / 1000)
         self._thread.stop()
         self._thread = None
 
@@ -477,13 +579,13 @@ class KafkaSink:
         options = self._options
         return _connect(
             kafka.KafkaProducer,
-            **options.client,
+            **self._client,
             acks="all",
             enable_idempotence=True,
             linger_ms=_LINGER_MS,
             delivery_timeout_ms=options.delivery_timeout_ms,
             request_timeout_ms=options.delivery_timeout_ms * 2 // 3,
-            max_block_ms=_CALL_TIMEOUT_MS,
+            max_block_ms=_METADATA_TIMEOUT_MS,
             max_request_size=options.max_message_bytes,
             allow_auto_create_topics=False,
             metrics_enabled=False,
@@ -492,10 +594,14 @@ class KafkaSink:
     def _send(
         self, message: Message, loop: asyncio.AbstractEventLoop, acknowledged: "asyncio.Future[None]"
     ) -> Any:
+        if time.monotonic() < self._absent.get(message.topic, 0.0):
+            raise PublishFailed(f"Kafka has no topic {message.topic}, or does not say where it is; create it")
         try:
             producer = self._ensure_producer()
             sent = _hand_over(producer, message)
         except Exception as error:
+            if isinstance(error, kafka_errors.KafkaTimeoutError):  # nobody knows a partition of the topic
+                self._absent[message.topic] = time.monotonic() + _ABSENT_S
             raise _publish_error(message, error) from error
         sent.add_callback(lambda _: _tell(loop, acknowledged, None, None))
         sent.add_errback(lambda error: _tell(loop, acknowledged, None, _publish_error(message, error)))
@@ -548,45 +654,6 @@ def _publish_error(message: Message, error: BaseException) -> RuntimeError:
     return found
 
 
-async def ensure_topics(
-    options: KafkaOptions, *, create: bool, partitions: int = 4, replicas: int = -1
-) -> None:
-    """Check that the three topics exist; with `create`, make those that are missing.
-
-    Raises:
-        KafkaMisconfigured: one is missing, or may not be made. BrokerUnreachable: no broker answers.
-    """
-    thread = OwnerThread("kafka-admin")
-    try:
-        await thread.call(_ensure_topics, options, create, partitions, replicas)
-    finally:
-        thread.stop()
-
-
-def _ensure_topics(options: KafkaOptions, create: bool, partitions: int, replicas: int) -> None:
-    admin = _connect(kafka.KafkaAdminClient, **options.client)
-    try:
-        wanted = (options.jobs_topic, options.results_topic, options.dlq_topic)
-        missing = [topic for topic in wanted if topic not in admin.list_topics()]
-        if missing and not create:
-            raise KafkaMisconfigured(f"Kafka has no topic {', '.join(missing)}; create it first")
-        for topic in missing:
-            _create_topic(admin, topic, {"num_partitions": partitions, "replication_factor": replicas})
-    except kafka_errors.KafkaError as error:
-        raise BrokerUnreachable(f"Kafka did not say which topics it has: {error!r}") from error
-    finally:
-        admin.close()
-
-
-def _create_topic(admin: Any, topic: str, shape: Mapping[str, int]) -> None:
-    try:
-        admin.create_topics({topic: dict(shape)}, wait_for_metadata=True)
-    except kafka_errors.TopicAlreadyExistsError:
-        log.debug("topic %s was made by somebody else", topic)
-    except kafka_errors.AuthorizationError as error:
-        raise KafkaMisconfigured(f"this user may not create topic {topic}: {error}") from error
-
-
 def _connect(client: Callable[..., T], **options: Any) -> T:
     """Make a client; it connects at once. One that cannot leaves its thread behind, which is ended here."""
     networks = []
@@ -607,7 +674,9 @@ def _connect(client: Callable[..., T], **options: Any) -> T:
 
 
 def _connection_error(error: Exception, where: str) -> Exception:
-    if isinstance(error, kafka_errors.KafkaConfigurationError | kafka_errors.SaslAuthenticationFailedError):
+    refused = (kafka_errors.KafkaConfigurationError, kafka_errors.SaslAuthenticationFailedError)
+    # The last three are how the client itself complains of a value.
+    if isinstance(error, (*refused, ValueError, TypeError, AssertionError)):
         return KafkaMisconfigured(f"Kafka at {where} refuses these settings: {error}")
     if isinstance(error, kafka_errors.KafkaError | OSError):
         return BrokerUnreachable(f"no Kafka broker answers at {where}: {error!r}")

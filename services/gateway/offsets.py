@@ -202,16 +202,6 @@ class OffsetLedger:
         """Slots taken."""
         return len(self._held)
 
-    @property
-    def bytes_in_flight(self) -> int:
-        """Sizes of the records that hold a slot, together."""
-        return self._bytes
-
-    def span(self, partition: Partition) -> int:
-        """Offsets of `partition` that would be read again if this process died now, open ones included."""
-        state = self._partitions.get(partition)
-        return 0 if state is None else state.span
-
     def room(self) -> int:
         """How many more records may be taken now."""
         if self._bytes >= self._limits.max_bytes:

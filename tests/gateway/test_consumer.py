@@ -18,6 +18,7 @@ from services.common.errors import (
     Internal,
     Overloaded,
     PredictorFailed,
+    SetupError,
     ShuttingDown,
     Unavailable,
 )
@@ -25,7 +26,7 @@ from services.common.pb import ocr_pb2 as pb
 from services.gateway import consumer as consumer_module
 from services.gateway.consumer import ConsumerOptions, JobConsumer, StallWatch, backoff, next_step
 from services.gateway.jobs import header
-from services.gateway.kafka_io import KafkaOptions, Progress
+from services.gateway.kafka_io import BrokerUnreachable, KafkaMisconfigured, KafkaOptions, Progress
 from services.gateway.offsets import FlowLimits
 from tests.fakes.kafka import FakeCluster, FakeSink, FakeSource
 
@@ -369,10 +370,71 @@ async def test_it_is_not_ready_before_kafka_answers():
     source = FakeSource(cluster)
     source.fail_opens = 10**9
     async with serving(cluster, source=source, retry_base_s=0.0) as consumer:
-        assert "connecting" in consumer.not_ready()
         while source.opens < 3:
             await asyncio.sleep(0)
         assert "no broker answers" in consumer.not_ready()
+
+
+class RefusingSource(FakeSource):
+    """Raises `errors` at the first opens, one each."""
+
+    def __init__(self, cluster, *errors):
+        super().__init__(cluster)
+        self.errors = list(errors)
+
+    async def open(self, listener):
+        if self.errors:
+            self.opens += 1
+            self.cluster.changed.set()
+            raise self.errors.pop(0)
+        await super().open(listener)
+
+
+async def test_settings_that_kafka_refuses_at_the_first_try_end_the_start():
+    cluster = FakeCluster()
+    source = RefusingSource(cluster, KafkaMisconfigured("Kafka refuses these settings"))
+    consumer = JobConsumer(KAFKA, ConsumerOptions(**QUICK), source, FakeSink(cluster), Pipeline(cluster))
+    with pytest.raises(SetupError, match="refuses these settings"):
+        await consumer.start()
+    await consumer.close()
+    assert source.opens == 1
+
+
+async def test_settings_that_kafka_comes_to_refuse_are_told_and_not_tried_all_the_time():
+    cluster = FakeCluster()
+    source = RefusingSource(cluster, BrokerUnreachable("away"), KafkaMisconfigured("wrong password"))
+    async with serving(cluster, source=source) as consumer:
+        await cluster.until(lambda: source.opens == 2)
+        await asyncio.wait([consumer._intake], timeout=0.05)
+        assert (source.opens, consumer.not_ready()) == (2, "Kafka: wrong password")
+
+
+async def test_settings_that_are_put_right_are_taken_up():
+    cluster = FakeCluster()
+    source = RefusingSource(cluster, BrokerUnreachable("away"), KafkaMisconfigured("wrong password"))
+    async with serving(cluster, source=source, misconfigured_pause_s=0.001) as consumer:
+        await cluster.until(lambda: consumer.not_ready() is None)
+
+
+@pytest.mark.parametrize("hangs", ["commit", "close"])
+async def test_a_broker_that_does_not_answer_does_not_hold_up_the_end(hangs, monkeypatch):
+    monkeypatch.setattr(consumer_module, "_LET_GO_S", 0.01)
+    cluster = FakeCluster(partitions=1)
+    cluster.append(0)
+    consumer = JobConsumer(
+        KAFKA, ConsumerOptions(**QUICK, close_timeout_s=0.01), source := FakeSource(cluster),
+        sink := FakeSink(cluster), Pipeline(cluster),
+    )  # fmt: skip
+    never = asyncio.Event()
+
+    async def hang(*_):
+        await never.wait()
+
+    setattr(source, hangs, hang)
+    monkeypatch.setattr(sink, "close", hang)
+    await consumer.start()
+    await cluster.until(lambda: len(cluster.results()) == 1)
+    await asyncio.wait_for(consumer.close(), 2)
 
 
 async def test_it_is_not_ready_when_the_broker_has_gone():

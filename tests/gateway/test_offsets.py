@@ -73,16 +73,16 @@ def test_only_what_advanced_is_committed_again():
 
 
 def test_results_of_an_old_epoch_are_ignored_but_free_their_slot():
-    ledger = OffsetLedger(FlowLimits())
+    ledger = OffsetLedger(FlowLimits(max_bytes=200))
     ledger.assign([P0])
     old = ledger.started(P0, 5, 100)
     ledger.assign([P0])
     new = ledger.started(P0, 5, 100)
-    assert (ledger.in_flight, ledger.bytes_in_flight) == (2, 200)
+    assert (ledger.in_flight, ledger.room()) == (2, 0)
     assert not ledger.finished(old)
-    assert ledger.position(P0) == 5
+    assert (ledger.position(P0), ledger.room()) == (5, 63)
     assert ledger.finished(new)
-    assert (ledger.position(P0), ledger.in_flight, ledger.bytes_in_flight) == (6, 0, 0)
+    assert (ledger.position(P0), ledger.in_flight, ledger.room()) == (6, 0, 64)
 
 
 def test_a_commit_of_an_old_epoch_does_not_hide_what_the_new_one_has_to_say():
@@ -110,7 +110,7 @@ def test_an_abandoned_record_frees_its_slot_and_holds_back_the_commit():
     first, second = ledger.started(P0, 0, 9), ledger.started(P0, 1, 9)
     ledger.abandoned(first)
     ledger.finished(second)
-    assert (ledger.in_flight, ledger.bytes_in_flight) == (0, 0)
+    assert (ledger.in_flight, ledger.room()) == (0, 64)
     assert ledger.position(P0) == 0
 
 
@@ -206,12 +206,15 @@ class Ledger(RuleBasedStateMachine):
     @invariant()
     def slots_and_bytes_are_those_of_the_open_records(self):
         assert self.ledger.in_flight == len(self.open) <= self.limits.max_in_flight
-        assert self.ledger.bytes_in_flight == sum(self.open.values())
+        full = sum(self.open.values()) >= self.limits.max_bytes
+        assert self.ledger.room() == (0 if full else self.limits.max_in_flight - len(self.open))
 
     @invariant()
     def the_span_is_bounded(self):
         for partition in self.position:
-            assert self.ledger.span(partition) <= self.limits.max_span + 2
+            lowest = self.ledger.position(partition)
+            span = 0 if lowest is None else self.position[partition] - lowest
+            assert span <= self.limits.max_span + 2 + 2, "and a gap after the last record"
 
 
 Ledger.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

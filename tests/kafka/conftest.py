@@ -33,13 +33,12 @@ class Town:
     def close(self):
         self._producer.close()
 
-    async def create(self, partitions, configs):
-        await asyncio.to_thread(self._create, partitions, configs)
+    async def create(self, partitions, configs, topics=None):
+        await asyncio.to_thread(self._create, partitions, configs, topics or self.options.topics)
 
-    def _create(self, partitions, configs):
+    def _create(self, partitions, configs, topics):
         admin = KafkaAdminClient(**self._bootstrap)
-        options = self.options
-        for topic in (options.jobs_topic, options.results_topic, options.dlq_topic):
+        for topic in topics:
             shape = {
                 "num_partitions": partitions,
                 "replication_factor": 1,

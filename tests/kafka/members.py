@@ -49,8 +49,8 @@ async def member(kafka: KafkaOptions, pipeline, **options):
     consumer = JobConsumer(
         kafka, ConsumerOptions(**{**quick, **options}), KafkaSource(kafka), KafkaSink(kafka), pipeline
     )
-    await consumer.start()
     try:
+        await consumer.start()
         yield consumer
     finally:
         await consumer.close()

@@ -5,12 +5,13 @@ import json
 import os
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 
-from services.common.errors import CorruptInput
-from services.gateway.jobs import header
-from services.gateway.kafka_io import KafkaMisconfigured, KafkaOptions, ensure_topics
+from services.common.errors import CorruptInput, SetupError
+from services.gateway.jobs import Message, header
+from services.gateway.kafka_io import KafkaOptions, KafkaSink, PublishFailed
 from services.gateway.offsets import FlowLimits
 from tests.kafka.members import Pipeline, member
 
@@ -244,7 +245,7 @@ async def test_drained_and_closed_it_leaves_nothing_to_do_again(town):
 
 async def test_it_says_why_it_is_not_ready_until_partitions_are_assigned(town):
     async with member(town.options, Pipeline()) as consumer:
-        assert "Kafka" in consumer.not_ready()
+        assert "waiting for the consumer group" in consumer.not_ready()
         await until(lambda: consumer.not_ready() is None)
 
 
@@ -278,9 +279,38 @@ async def test_without_a_broker_it_says_so_and_leaves_no_threads_behind():
     assert said.decode().endswith("threads left: 0\n")
 
 
-async def test_missing_topics_are_named_and_made_when_asked_for(kafka):
-    options = KafkaOptions((kafka.bootstrap,), "made.jobs", "made.results", "made.dlq")
-    with pytest.raises(KafkaMisconfigured, match=r"made\.jobs, made\.results, made\.dlq; create"):
-        await ensure_topics(options, create=False)
-    await ensure_topics(options, create=True, partitions=2, replicas=1)
-    await ensure_topics(options, create=False)
+async def test_missing_topics_are_named_and_nothing_is_read_until_they_are_there(make_town):
+    town = await make_town(partitions=1)
+    await town.send(b"page", key=b"early")
+    kafka = replace(
+        town.options, results_topic=f"{town.options.group}.late", dlq_topic=f"{town.options.group}.d"
+    )
+    pipeline = Pipeline()
+    async with member(kafka, pipeline, retry_cap_s=0.1) as consumer:
+        assert f"has no topic {kafka.results_topic}, {kafka.dlq_topic};" in consumer.not_ready()
+        await town.create(1, {}, (kafka.dlq_topic,))
+        await until(lambda: f"has no topic {kafka.results_topic};" in consumer.not_ready())
+        assert not pipeline.calls
+        await town.create(1, {}, (kafka.results_topic,))
+        await town.read(kafka.results_topic, lambda found: texts(found) == ["early"])
+
+
+async def test_a_topic_that_went_away_holds_up_no_message_to_another(town):
+    sink = KafkaSink(town.options)
+    await sink.open()
+    try:
+        lost = [asyncio.create_task(sink.send(Message("no.such.topic", b"k", b"v", ()))) for _ in range(8)]
+        began = time.monotonic()
+        await sink.send(Message(town.options.results_topic, b"k", b"v", ()))
+        assert time.monotonic() - began < 4, "one second for all eight, not for each"
+        outcomes = await asyncio.gather(*lost, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [PublishFailed] * 8
+    finally:
+        await sink.close()
+
+
+async def test_settings_that_the_client_refuses_end_the_start(kafka):
+    options = KafkaOptions((kafka.bootstrap,), security={"client_dns_lookup": "no-such-mode"})
+    with pytest.raises(SetupError, match="no-such-mode"):
+        async with member(options, Pipeline()):
+            pass
