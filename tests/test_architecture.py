@@ -25,9 +25,14 @@ PURE = {
     "services/detector/postprocess.py",
     "services/recognizer/preprocess.py",
     "services/recognizer/decode.py",
+    "services/gateway/jobs.py",
     "services/gateway/offsets.py",
     "services/gateway/reading_order.py",
     "services/gateway/crops.py",
+    "services/cli/answers.py",
+    "services/cli/documents.py",
+    "services/cli/formats.py",
+    "services/cli/logs.py",
 }
 IMPURE_MODULES = {
     "asyncio",

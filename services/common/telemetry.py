@@ -270,9 +270,13 @@ class BatchTelemetry:
         """A batch has ended, well or not."""
         riders = [context for context in facts.contexts if isinstance(context, Rider)]
         self._count(facts, riders)
-        spans = {r.span.span_id: r.span for r in riders if r.span is not None}
-        if spans:
-            self._trace(facts, list(spans.values()))
+        waits: dict[int, tuple[SpanContext, float]] = {}
+        for context, queue_ms in zip(facts.contexts, facts.queue_ms, strict=True):
+            if isinstance(context, Rider) and context.span is not None:
+                _, longest = waits.get(context.span.span_id, (context.span, 0.0))
+                waits[context.span.span_id] = (context.span, max(longest, queue_ms))
+        if waits:
+            self._trace(facts, list(waits.values()))
 
     def _count(self, facts: BatchFacts, riders: Sequence[Rider]) -> None:
         METRICS.batches.add(1, self._stage | {"reason": facts.reason})
@@ -285,11 +289,11 @@ class BatchTelemetry:
         METRICS.pixels.add(valid, self._stage | {"kind": "valid"})
         METRICS.pixels.add(max(facts.pixels - valid, 0), self._stage | {"kind": "padding"})
 
-    def _trace(self, facts: BatchFacts, spans: Sequence[SpanContext]) -> None:
+    def _trace(self, facts: BatchFacts, riders: Sequence[tuple[SpanContext, float]]) -> None:
+        """A span for the batch, and two for each rider: its own wait, and the model that all share."""
         end = time.time_ns()
         run = end - int(facts.model_ms * 1e6)
         start = run - int(facts.prepare_ms * 1e6)
-        queued = start - int(max(facts.queue_ms) * 1e6)
         attributes: dict[str, str | int] = {
             "ocr.batch.size": facts.size,
             "ocr.batch.shape": str(facts.shape),
@@ -297,13 +301,19 @@ class BatchTelemetry:
             "ocr.batch.id": facts.batch_id,
         }
         batch = tracer.start_span(
-            self._name, Context(), SpanKind.INTERNAL, attributes, [Link(s) for s in spans], start_time=start
+            self._name,
+            Context(),
+            SpanKind.INTERNAL,
+            attributes,
+            [Link(span) for span, _ in riders],
+            start_time=start,
         )
         if facts.error is not None:
             batch.set_status(trace.StatusCode.ERROR, facts.error)
         batch.end(end)
         link = [Link(batch.get_span_context())]
-        for span in spans:
+        for span, queue_ms in riders:
+            queued = start - int(queue_ms * 1e6)
             parent = trace.set_span_in_context(trace.NonRecordingSpan(span), Context())
             tracer.start_span("queue", parent, SpanKind.INTERNAL, start_time=queued).end(start)
             tracer.start_span("model", parent, SpanKind.INTERNAL, attributes, link, start_time=run).end(end)

@@ -71,6 +71,9 @@ def assert_tree(spans: list[SpanRow], root: tuple[str, str]) -> None:
         batches = {row for row in spans if row.name == f"{stage} batch" and served.span in row.links}
         assert batches
         assert TRACE not in {batch.trace for batch in batches}
+        queues = [row for row in spans if (row.service, row.name, row.trace) == (stage, "queue", TRACE)]
+        # The clocks of wait and call are read apart, so a little may lie outside.
+        assert all(served.start_ms - 5 <= row.start_ms <= row.end_ms <= served.end_ms for row in queues)
         models = [row for row in spans if (row.service, row.name, row.trace) == (stage, "model", TRACE)]
         assert {link for model in models for link in model.links} == {batch.span for batch in batches}
 

@@ -6,6 +6,7 @@ while the file `broken` exists there, and cannot start when `unstartable` does.
 """
 
 import asyncio
+import os
 import sys
 from pathlib import Path
 
@@ -62,7 +63,8 @@ class Echo(ocr_pb2_grpc.DetectorServicer):
 def main():
     folder, *argv = sys.argv[1:]
     settings = load(ServerSettings, argv)
-    sys.exit(asyncio.run(run_service(Echo(Path(folder)), settings, name="echo")))
+    bound = int(os.environ.get("ECHO_MAX_CONCURRENT_CALLS", 0)) or None
+    sys.exit(asyncio.run(run_service(Echo(Path(folder)), settings, name="echo", max_concurrent_calls=bound)))
 
 
 if __name__ == "__main__":

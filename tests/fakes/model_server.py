@@ -22,7 +22,8 @@ class FakeHost:
 
     def __init__(self, answer: Callable[[Any], tuple[Any, ...]] = lambda batch: (batch * 2,)) -> None:
         self.answer = answer
-        self.state, self.restarts = "ready", 0
+        self.state = "ready"
+        self.engine_name, self.engine_version = "fake", "1.2"
         self.batches: list[Any] = []
         self.gate, self.entered = asyncio.Event(), asyncio.Event()
         self.gate.set()

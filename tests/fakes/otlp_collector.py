@@ -20,6 +20,8 @@ class SpanRow:
     parent: str
     links: frozenset[str]
     attributes: dict[str, object]
+    start_ms: float
+    end_ms: float
 
     def __hash__(self) -> int:
         return hash(self.span)
@@ -79,4 +81,6 @@ def _row(service: str, span) -> SpanRow:
         parent=span.parent_span_id.hex(),
         links=frozenset(link.span_id.hex() for link in span.links),
         attributes={a.key: _value(a.value) for a in span.attributes},
+        start_ms=span.start_time_unix_nano / 1e6,
+        end_ms=span.end_time_unix_nano / 1e6,
     )
