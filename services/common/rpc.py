@@ -49,6 +49,7 @@ LIVENESS = "liveness"
 _HEALTH_PERIOD_S = 0.2
 _SECOND_SIGNAL_EXIT = 130
 _TRACED = "/ocr.v1."
+_STAGES = {"Detector": "detector", "Recognizer": "recognizer", "Ocr": "gateway"}
 
 _STATUS: tuple[tuple[type[OcrError], grpc.StatusCode], ...] = (
     (InputError, grpc.StatusCode.INVALID_ARGUMENT),
@@ -114,6 +115,11 @@ def error_from(failed: grpc.aio.AioRpcError) -> OcrError:
     if failed.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and _TOO_LARGE in details:
         return DocumentTooLarge(f"{details}; raise max_message_mb on both sides or send less")
     return _ERROR.get(failed.code(), Internal)(f"{failed.code().name}: {details}")
+
+
+def stage_of(method: str) -> str:
+    """The stage that a method of the contract, such as `/ocr.v1.Ocr/Recognize`, counts under in metrics."""
+    return _STAGES[method.split("/")[1].rpartition(".")[2]]
 
 
 def deadline_of(context: Context) -> float | None:
@@ -205,7 +211,7 @@ async def _served(method: str, context: Context) -> AsyncIterator[None]:
         raise
     except OcrError as error:
         code = status_of(error).name
-        METRICS.errors.add(1, {"stage": method.split("/")[1], "code": error.code})
+        METRICS.errors.add(1, {"stage": stage_of(method), "code": error.code})
         await abort(context, error)
     except Exception as error:
         if context.code():  # the servicer ended the call by itself
@@ -213,7 +219,7 @@ async def _served(method: str, context: Context) -> AsyncIterator[None]:
             raise
         code = "INTERNAL"
         log.exception("%s failed", method)
-        METRICS.errors.add(1, {"stage": method.split("/")[1], "code": Internal.code})
+        METRICS.errors.add(1, {"stage": stage_of(method), "code": Internal.code})
         await abort(
             context, Internal(f"{type(error).__name__}: a defect of the service; its log has the trace")
         )
@@ -276,13 +282,25 @@ def _stop_event() -> asyncio.Event:
     return stop
 
 
-async def run_service(service: Service, settings: ServerSettings, *, name: str) -> int:
-    """Serve until a signal comes; the exit status of the process."""
+async def run_service(
+    service: Service, settings: ServerSettings, *, name: str, max_concurrent_calls: int | None = None
+) -> int:
+    """Serve until a signal comes; the exit status of the process.
+
+    A call beyond `max_concurrent_calls` is refused before its message is received. gRPC counts all calls,
+    those of health checks too, so it bounds memory and is no measure of the work; None: no bound.
+    """
     stop = _stop_event()
-    running = telemetry.setup(name, settings)
+    try:
+        running = telemetry.setup(name, settings)
+    except OSError as error:
+        where = f"{settings.host}:{settings.metrics_port}"
+        log.error("cannot serve metrics on %s: %s; is the port taken?", where, error)  # noqa: TRY400
+        return 1
     server = grpc.aio.server(
         interceptors=[CallInterceptor()],
         options=[*_message_limits(settings.max_message_mb), ("grpc.so_reuseport", 0)],
+        maximum_concurrent_rpcs=max_concurrent_calls,
     )
     state = _Health(service)
     await state.register(server)

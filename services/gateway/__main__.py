@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import cv2
 
+from services.common.errors import SetupError
 from services.common.rpc import run_service
 from services.common.settings import load
 from services.common.telemetry import observe
@@ -88,7 +89,9 @@ def kafka_part(settings: GatewaySettings, pipeline: Pipeline) -> Part:
 
 async def serve(settings: GatewaySettings) -> int:
     """Run until a signal comes; the exit status."""
-    return await run_service(build(settings), settings, name="gateway")
+    return await run_service(
+        build(settings), settings, name="gateway", max_concurrent_calls=settings.concurrent_calls
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -96,7 +99,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     settings = load(GatewaySettings, sys.argv[1:] if argv is None else argv, prog="ocr-gateway")
     # Pages are worked on side by side in threads; more threads inside of each would only get in the way.
     cv2.setNumThreads(1)
-    return asyncio.run(serve(settings))
+    try:
+        return asyncio.run(serve(settings))
+    except SetupError as error:
+        print(f"ocr-gateway: {error}", file=sys.stderr)  # noqa: T201
+        return 1
 
 
 if __name__ == "__main__":

@@ -55,6 +55,24 @@ def test_a_call_is_answered_and_counted(echo, channel) -> None:
     assert 'rpc_method="ocr.v1.Detector/Detect"' in text
 
 
+def test_an_error_is_counted_under_the_stage_of_its_service(echo, channel) -> None:
+    with pytest.raises(grpc.RpcError):
+        detect(channel, 2)
+    with urllib.request.urlopen(f"http://127.0.0.1:{echo.metrics_port}/metrics") as page:
+        [line] = [text for text in page.read().decode().splitlines() if text.startswith("ocr_errors_total{")]
+    assert 'code="CORRUPT_INPUT"' in line
+    assert 'stage="detector"' in line
+    assert line.endswith(" 1.0")
+
+
+@pytest.mark.parametrize(
+    ("service", "stage"), [("Detector", "detector"), ("Recognizer", "recognizer"), ("Ocr", "gateway")]
+)
+def test_every_service_of_the_contract_is_a_stage(service: str, stage: str) -> None:
+    assert service in pb.DESCRIPTOR.services_by_name
+    assert rpc.stage_of(f"/ocr.v1.{service}/Recognize") == stage
+
+
 def test_bad_input_ends_with_its_status_its_words_and_its_code(channel) -> None:
     with pytest.raises(grpc.RpcError) as caught:
         detect(channel, 2)
@@ -125,6 +143,30 @@ def test_a_port_that_is_taken_is_named_and_the_process_exits_with_1(tmp_path, ec
     with child("tests.fakes.echo_service", tmp_path, "--port", echo.port) as second:
         assert second.wait() == 1
         assert any(f":{echo.port}" in line and "taken" in line for line in second.log)
+
+
+def test_a_metrics_port_that_is_taken_is_named_and_the_process_exits_with_1(tmp_path, echo) -> None:
+    with child("tests.fakes.echo_service", tmp_path, "--metrics-port", echo.metrics_port) as second:
+        assert second.wait() == 1
+        [line] = second.log
+        assert f":{echo.metrics_port}" in line
+        assert "taken" in line
+
+
+def test_calls_beyond_the_bound_are_refused_before_they_are_received(tmp_path) -> None:
+    with (
+        child("tests.fakes.echo_service", tmp_path, env={"ECHO_MAX_CONCURRENT_CALLS": "1"}) as process,
+        grpc.insecure_channel(f"127.0.0.1:{process.wait_for('listening')['port']}") as opened,
+    ):
+        process.wait_for("ready")
+        held = ocr_pb2_grpc.DetectorStub(opened).Detect.future(pb.DetectRequest(source_width=4), timeout=30)
+        wait_until_exists(tmp_path / "entered", process)
+        with pytest.raises(grpc.RpcError) as caught:
+            detect(opened, 1)
+        assert isinstance(rpc.error_from(caught.value), errors.Overloaded)
+        (tmp_path / "release").touch()
+        assert held.result(30).lines[0].score == 0.5
+        assert detect(opened, 1).lines[0].score == 0.5
 
 
 def test_a_call_beyond_the_message_limit_is_a_document_too_large_and_not_an_overload(channel) -> None:

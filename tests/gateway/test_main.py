@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from services.common.errors import SetupError
 from services.common.settings import load
+from services.gateway import __main__ as gateway
 from services.gateway.__main__ import build, pipeline_limits
 from services.gateway.consumer import JobConsumer
 from services.gateway.settings import GatewaySettings
@@ -58,6 +60,23 @@ async def test_without_backends_the_gateway_is_not_ready_and_says_which_is_missi
         await service.drain()
         await service.close()
     assert reason.startswith("the detector at 127.0.0.1:1 is not ready")
+
+
+def test_the_bound_of_calls_leaves_room_beside_the_documents_at_work() -> None:
+    assert settings().concurrent_calls == 4 * 64 + 64
+    assert settings("--max-in-flight", "2").concurrent_calls == 72
+    assert settings("--max-concurrent-calls", "100").concurrent_calls == 100
+
+
+def test_what_the_operator_has_to_put_right_is_one_sentence_and_exit_status_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(_: GatewaySettings) -> None:
+        raise SetupError("Kafka needs the crc32c wheel; install it")
+
+    monkeypatch.setattr(gateway, "build", broken)
+    assert gateway.main([]) == 1
+    assert capsys.readouterr().err == "ocr-gateway: Kafka needs the crc32c wheel; install it\n"
 
 
 async def test_kafka_is_a_part_when_it_is_set() -> None:
