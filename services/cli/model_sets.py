@@ -1,16 +1,18 @@
 """What the commands do with model sets: make sure that they are there, and tell about them."""
 
 import contextlib
-import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from services.cli.errors import CliError
 from services.common import models
-from services.common.engines.base import choose_engine
+from services.common.engines.base import Choice, choose
 from services.common.errors import SetupError
 from services.common.models import MODEL_SETS
+from services.common.settings import EngineSettings
 
 
 @contextlib.contextmanager
@@ -22,14 +24,20 @@ def said_plainly() -> Iterator[None]:
         raise CliError(str(error)) from error
 
 
+def choice(models_setting: str | None, engine_setting: str | None) -> Choice:
+    """Engine, devices and models that services with these settings, and this environment, choose."""
+    given = {"models": models_setting, "engine": engine_setting}
+    try:
+        settings = EngineSettings.model_validate({k: v for k, v in given.items() if v is not None})
+    except ValidationError as error:
+        raise CliError(f"the services would refuse their settings: {error}") from error
+    with said_plainly():
+        return choose(settings.engine, settings.devices, settings.models)
+
+
 def wanted(models_setting: str | None, engine_setting: str | None) -> str | None:
     """The model set, folder or file that services with these settings load; None when they need none."""
-    with said_plainly():
-        engine = choose_engine(engine_setting or os.environ.get("OCR_ENGINE") or "auto")
-    if engine == "simulated":
-        return None
-    asked = models_setting or os.environ.get("OCR_MODELS") or "auto"
-    return models.default_set(engine) if asked == "auto" else asked
+    return choice(models_setting, engine_setting).models
 
 
 def missing(asked: str) -> str | None:

@@ -8,6 +8,7 @@ the predictor goes on with the next batch meanwhile.
 """
 
 import asyncio
+import hashlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,13 +29,12 @@ from services.common.engines.base import (
     Head,
     Shape,
     SimulatedCost,
-    choose_device,
-    choose_engine,
+    choose,
     installed_version,
     usable_cores,
 )
 from services.common.errors import OcrError, Overloaded, ShuttingDown, Unavailable
-from services.common.models import ModelFiles, Role, default_set, resolve
+from services.common.models import ModelFiles, Role, resolve
 from services.common.pb import ocr_pb2 as pb
 from services.common.predictor import PredictorHost, PredictorResult
 from services.common.settings import BatchSettings, EngineSettings
@@ -58,7 +58,9 @@ class Host(Protocol):
     @property
     def state(self) -> str: ...  # noqa: D102
     @property
-    def restarts(self) -> int: ...  # noqa: D102
+    def engine_name(self) -> str: ...  # noqa: D102
+    @property
+    def engine_version(self) -> str: ...  # noqa: D102
     async def start(self) -> None: ...  # noqa: D102
     async def run(self, batch: NDArray[np.float32]) -> PredictorResult: ...  # noqa: D102
     async def close(self) -> None: ...  # noqa: D102
@@ -71,11 +73,9 @@ class PredictorPool(Generic[Item]):
         self, stage: str, hosts: Sequence[Host], stack: Callable[[Sequence[Item]], NDArray[np.float32]]
     ) -> None:
         self.hosts = tuple(hosts)
-        self._stage = stage
         self._stack = stack
         self._free = list(self.hosts)
         self._returned = asyncio.Condition()
-        self._restarts = 0
         # Threads of its own: behind a crowd of pages to be decoded, the predictor would wait for its batch.
         self._stackers = ThreadPoolExecutor(max(1, len(hosts)), f"{stage}-stack")
 
@@ -112,9 +112,6 @@ class PredictorPool(Generic[Item]):
         async with self._returned:
             self._free.append(host)
             self._returned.notify_all()
-        restarts = sum(each.restarts for each in self.hosts)
-        METRICS.restarts.add(restarts - self._restarts, {"stage": self._stage})
-        self._restarts = restarts
 
     async def close(self) -> None:
         """End the predictor processes."""
@@ -156,6 +153,8 @@ class ServedModel(Generic[Item]):
         """
         started = time.monotonic()
         await asyncio.gather(*(host.start() for host in self.hosts))
+        # An engine of one's own has told its name and version only now.
+        self.info.engine, self.info.engine_version = self.hosts[0].engine_name, self.hosts[0].engine_version
         self._batcher.start()
         self._state = "serving"
         self._observe()
@@ -233,21 +232,26 @@ class ModelPlan:
     """Which model runs on what, settled before anything is loaded."""
 
     engine: str
+    devices: tuple[str, ...]
     files: ModelFiles
     settings: EngineSettings
 
     def hosts(self, head: Head, shapes: tuple[Shape, ...]) -> list[PredictorHost]:
         """One host for each predictor on each device, all warmed up on `shapes`."""
         settings = self.settings
-        devices = [choose_device(device) for device in settings.devices for _ in range(settings.predictors)]
+        devices = [device for device in self.devices for _ in range(settings.predictors)]
         return [
             PredictorHost(
                 self._spec(head, shapes, device, threads=settings.threads or _share_of_cores(devices)),
                 run_timeout_s=settings.run_timeout_s,
                 start_timeout_s=settings.start_timeout_s,
+                on_restart=self._count_restart,
             )
             for device in devices
         ]
+
+    def _count_restart(self) -> None:
+        METRICS.restarts.add(1, {"stage": _STAGES[self.files.role]})
 
     def _spec(self, head: Head, shapes: tuple[Shape, ...], device: str, *, threads: int) -> EngineSpec:
         settings = self.settings
@@ -262,6 +266,7 @@ class ModelPlan:
                 memory_pool_mb=settings.gpu_memory_mb,
                 fp16=settings.gpu_fp16,
                 tensorrt=settings.gpu_tensorrt,
+                tensorrt_cache=settings.gpu_tensorrt_cache,
             ),
             simulated=SimulatedCost(
                 fixed_ms=settings.simulated_fixed_ms, ms_per_megapixel=settings.simulated_ms_per_megapixel
@@ -271,7 +276,7 @@ class ModelPlan:
     def info(self, shaped_by: Mapping[str, object], *, max_side: int = 0) -> pb.ModelInfo:
         """What answers say of the model; `shaped_by` are the service's settings that shape the output."""
         settings = self.settings
-        how = {"devices": ",".join(settings.devices)}
+        how = {"devices": ",".join(self.devices), **_reading(self.files)}
         if settings.gpu_fp16 or settings.gpu_tensorrt:
             how |= {"fp16": str(settings.gpu_fp16).lower(), "tensorrt": str(settings.gpu_tensorrt).lower()}
         return pb.ModelInfo(
@@ -284,6 +289,17 @@ class ModelPlan:
         )
 
 
+_STAGES: Mapping[Role, str] = {"det": "detector", "rec": "recognizer"}
+
+
+def _reading(files: ModelFiles) -> dict[str, str]:
+    """What a model's own files say besides its weights, and the output depends on."""
+    described = {"mean": " ".join(map(str, files.mean)), "std": " ".join(map(str, files.std))}
+    if files.charset:
+        described["charset_sha256"] = hashlib.sha256("\n".join(files.charset).encode()).hexdigest()
+    return described
+
+
 def _share_of_cores(devices: Sequence[str]) -> int:
     """Threads of each predictor when all together shall use all cores once; 0, all cores, if it is alone."""
     return max(1, usable_cores() // len(devices)) if len(devices) > 1 else 0
@@ -291,11 +307,12 @@ def _share_of_cores(devices: Sequence[str]) -> int:
 
 def plan(settings: EngineSettings, role: Role) -> ModelPlan:
     """Choose engine and model. Raises SetupError: no engine, model missing or damaged."""
-    engine = choose_engine(settings.engine, settings.devices[0])
-    if engine == "simulated":
-        return ModelPlan(engine, simulated.model_files(role), settings)
-    name = default_set(engine) if settings.models == "auto" else settings.models
-    return ModelPlan(engine, resolve(name, role, cache=settings.models_dir), settings)
+    choice = choose(settings.engine, settings.devices, settings.models)
+    if choice.models is None:
+        files = simulated.model_files(role)
+    else:
+        files = resolve(choice.models, role, cache=settings.models_dir)
+    return ModelPlan(choice.engine, choice.devices, files, settings)
 
 
 def batch_limits(settings: BatchSettings) -> BatchLimits:

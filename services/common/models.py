@@ -46,6 +46,9 @@ ROLES: tuple[Role, Role] = ("det", "rec")
 BLANK = ""
 """What stands at index 0 of a charset: the CTC blank, which never becomes text."""
 
+USER_PREFIX = "folder:"
+"""Of the model set's name in results, where the files are the user's."""
+
 _IMAGENET: tuple[Triple, Triple] = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 _HALF: tuple[Triple, Triple] = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 _USUAL_NORMALISATION: Mapping[Role, tuple[Triple, Triple]] = {"det": _IMAGENET, "rec": _HALF}
@@ -244,7 +247,9 @@ def resolve(name_or_folder: str, role: Role, *, cache: Path | None = None) -> Mo
         return _resolve_pinned(MODEL_SETS[wanted], role, cache)
     if _is_official(wanted) and not Path(wanted).exists():
         return _resolve_official(wanted, role, cache)
-    return _read(_locate(Path(wanted).expanduser(), role, wanted), role, wanted)
+    path = Path(wanted).expanduser()
+    # The name only: results go to people who have no business with the folders of this machine.
+    return _read(_locate(path, role, wanted), role, f"{USER_PREFIX}{path.resolve().name}")
 
 
 def _part_for(text: str, role: Role) -> str:

@@ -97,14 +97,19 @@ class EngineSettings(BaseSettings):
         None, description="Where model sets are kept; default: the user's cache folder."
     )
     devices: CommaList = Field(
-        ("cpu",), description="One or more of cpu, gpu:0, gpu:1 …, separated by commas."
+        ("auto",),
+        min_length=1,
+        description="One or more of cpu, gpu:0, gpu:1 …, separated by commas; auto: a GPU where Paddle has"
+        " one, else cpu.",
     )
     predictors: Positive = Field(1, description="Predictor processes for each device.")
     threads: Annotated[int, Field(ge=0)] = Field(
         0, description="CPU threads of each predictor; 0: all cores."
     )
     run_timeout_s: float = Field(
-        60.0, gt=0, description="A batch that runs longer is stuck; its process is replaced."
+        10.0,
+        gt=0,
+        description="A batch that runs longer is stuck: its process is replaced. Not ready after half of it.",
     )
     start_timeout_s: float = Field(
         600.0, gt=0, description="Loading and warm-up that take longer have failed."
@@ -113,6 +118,9 @@ class EngineSettings(BaseSettings):
     gpu_fp16: bool = Field(False, description="Paddle on a GPU: compute in half precision.")
     gpu_tensorrt: bool = Field(
         False, description="Paddle on a GPU: run through TensorRT, one engine per shape set."
+    )
+    gpu_tensorrt_cache: Path | None = Field(
+        None, description="Folder that keeps what TensorRT compiled; without, every start compiles anew."
     )
     simulated_fixed_ms: float = Field(5.0, ge=0, description="Engine simulated: milliseconds for each batch.")
     simulated_ms_per_megapixel: float = Field(

@@ -1,6 +1,7 @@
 """The furniture around a model: which host gets a batch, what is warmed up, what the answers say of time."""
 
 import asyncio
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,8 +10,11 @@ from hypothesis import strategies as st
 
 from services.common.batch_contract import Completed, Request
 from services.common.batch_queue import BatchLimits, Priority
+from services.common.engines import base, simulated
+from services.common.engines.base import Head
 from services.common.errors import InvalidJob, PredictorFailed, SetupError, ShuttingDown, Unavailable
 from services.common.model_service import (
+    ModelPlan,
     PredictorPool,
     ServedModel,
     batch_limits,
@@ -21,6 +25,8 @@ from services.common.model_service import (
 from services.common.models import ModelMissing
 from services.common.pb import ocr_pb2 as pb
 from services.common.settings import BatchSettings, EngineSettings, ServerSettings, load
+from services.common.telemetry import METRICS
+from tests.fakes.engines import HANG
 from tests.fakes.model_server import FakeHost
 
 LIMITS = BatchLimits(4, 0.0, 10**9, 100, 1000.0, (1, 2, 4))
@@ -189,7 +195,76 @@ def test_what_a_model_says_of_itself_names_all_that_shapes_the_output():
     assert info.engine_version
     assert info.settings["rule"] == "3"
     assert info.settings["devices"] == "cpu"
+    assert info.settings["mean"] == "0.5 0.5 0.5"
+    assert len(info.settings["charset_sha256"]) == 64
     assert info.max_side == 960
+
+
+def test_another_dictionary_shows_in_what_a_model_says_of_itself():
+    chosen = plan(Settings(engine="simulated"), "rec")
+    other = replace(chosen, files=replace(chosen.files, charset=("", "x", " ")))
+    assert chosen.info({}).settings["charset_sha256"] != other.info({}).settings["charset_sha256"]
+    assert "charset_sha256" not in plan(Settings(engine="simulated"), "det").info({}).settings
+
+
+def test_by_default_a_gpu_is_used_and_named(monkeypatch, tmp_path):
+    monkeypatch.setattr(base, "_version", {"openvino": "1", "paddlepaddle-gpu": "3"}.get)
+    monkeypatch.setattr(base, "_GPU", tmp_path)
+    (tmp_path / "inference.json").touch()
+    (tmp_path / "inference.pdiparams").touch()
+    chosen = plan(Settings(models=str(tmp_path)), "det")
+    assert (chosen.engine, chosen.devices) == ("paddle", ("gpu:0",))
+    info = chosen.info({})
+    assert (info.settings["devices"], info.model_set) == ("gpu:0", f"folder:{tmp_path.name}")
+    assert str(tmp_path) not in str(info)
+
+
+def own_engine(name, **settings):
+    """A model on an engine of the tests, in a real process."""
+    chosen = ModelPlan(
+        f"tests.fakes.engines:{name}", ("cpu",), simulated.model_files("det"), Settings(**settings)
+    )
+    hosts = chosen.hosts(Head.RAW, ((1, 3, 8, 16),))
+    return ServedModel("test", chosen.info({}), hosts, np.stack, replace(LIMITS, allowed_batch_sizes=(1,)))
+
+
+def page(mark=0.0):
+    return np.full((3, 8, 16), mark, np.float32)
+
+
+async def test_an_engine_of_ones_own_tells_its_name_and_version_in_results():
+    model = own_engine("marked")
+    assert model.info.engine == "tests.fakes.engines:marked"
+    await model.start()
+    assert (model.info.engine, model.info.engine_version) == ("marked", "7")
+    await model.close()
+
+
+async def test_a_service_is_not_ready_while_its_predictor_is_stuck_and_ready_afterwards():
+    restarts = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(METRICS.restarts, "add", lambda *what: restarts.append(what))
+        model = own_engine("marked", run_timeout_s=2)
+        await model.start()
+        hanging = asyncio.create_task(submit(model, page(HANG)))
+        reason = await when(model.not_ready)
+        assert "stuck" in reason
+        assert not hanging.done()
+        [answer] = await hanging
+        assert isinstance(answer, PredictorFailed)
+        await when(lambda: model.not_ready() is None)
+        [answer] = await submit(model, page())
+        assert float(answer.output[0]) == 0
+        await model.close()
+    assert restarts == [(1, {"stage": "detector"})]  # counted without waiting for a batch
+
+
+async def when(true):
+    """What `true` gives, once it gives something."""
+    async with asyncio.timeout(60):
+        while not (found := true()):
+            await asyncio.sleep(0.01)
+    return found
 
 
 def completed(batch_id, queue_ms, model_ms, size):

@@ -258,8 +258,18 @@ def test_a_folder_of_two_and_two_folders_name_the_same_models(tmp_path: Path) ->
     for role, folder in (("det", det), ("rec", rec)):
         one = resolve(str(tmp_path), role)  # type: ignore[arg-type]
         other = resolve(f"rec={rec},det={det}", role)  # type: ignore[arg-type]
-        assert one == replace(other, model_set=str(tmp_path))
+        assert one == replace(other, model_set=f"folder:{tmp_path.name}")
         assert one.model.parent == folder
+        assert other.model_set == f"folder:{role}"
+
+
+def test_a_result_names_a_users_files_without_their_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = onnx_file(tmp_path / "mine" / "any.onnx")
+    assert resolve(str(path), "det").model_set == "folder:any.onnx"
+    monkeypatch.chdir(paddle_folder(tmp_path / "here", DET_YML))
+    assert resolve(".", "det").model_set == "folder:here"
 
 
 def test_a_model_of_the_other_role_is_refused(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from services.common.engines.base import GpuOptions, SimulatedCost
 from services.common.settings import BatchSettings, EngineSettings, ServerSettings, load
 
 
@@ -57,6 +58,24 @@ def test_an_unknown_flag_is_refused(capsys) -> None:
     with pytest.raises(SystemExit):
         load(Settings, ["--max-batchsize", "3"])
     assert "--max-batchsize" in capsys.readouterr().err
+
+
+def test_an_engine_by_itself_has_the_defaults_of_the_settings() -> None:
+    settings = load(Settings, [])
+    assert GpuOptions() == GpuOptions(
+        memory_pool_mb=settings.gpu_memory_mb,
+        fp16=settings.gpu_fp16,
+        tensorrt=settings.gpu_tensorrt,
+        tensorrt_cache=settings.gpu_tensorrt_cache,
+    )
+    assert SimulatedCost() == SimulatedCost(
+        fixed_ms=settings.simulated_fixed_ms, ms_per_megapixel=settings.simulated_ms_per_megapixel
+    )
+
+
+def test_without_any_device_nothing_can_run() -> None:
+    with pytest.raises(SystemExit, match="--devices"):
+        load(Settings, ["--devices", ""])
 
 
 def test_settings_cannot_be_changed_after_they_were_read() -> None:

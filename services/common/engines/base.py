@@ -18,7 +18,7 @@ import importlib.metadata
 import importlib.util
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from services.common.errors import SetupError
-from services.common.models import MODEL_SETS, ModelFiles
+from services.common.models import MODEL_SETS, ModelFiles, default_set
 
 Batch = NDArray[np.float32]
 Outputs = tuple[NDArray[Any], ...]
@@ -55,26 +55,29 @@ class Head(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class GpuOptions:
-    """How Paddle uses a GPU. `memory_pool_mb` is reserved at start and grows when it must.
+    """How Paddle uses a GPU; the defaults are those of the settings.
+
+    `memory_pool_mb` is reserved at start and grows when it must.
 
     `fp16` halves memory and is faster on tensor cores, at other digits. `tensorrt` compiles the graph for
     the shapes of the closed set, at start; `tensorrt_cache` keeps what was compiled for the next start.
     """
 
-    memory_pool_mb: int = 500
+    memory_pool_mb: int = 2000
     fp16: bool = False
     tensorrt: bool = False
-    tensorrt_workspace_mb: int = 1024
-    tensorrt_min_subgraph_size: int = 3
     tensorrt_cache: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatedCost:
-    """What a batch costs on the simulated engine: `fixed_ms + ms_per_megapixel * megapixels` of the batch."""
+    """What a batch costs on the simulated engine: `fixed_ms + ms_per_megapixel * megapixels` of the batch.
 
-    fixed_ms: float = 2.0
-    ms_per_megapixel: float = 20.0
+    The defaults are those of the settings.
+    """
+
+    fixed_ms: float = 5.0
+    ms_per_megapixel: float = 50.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,6 +122,8 @@ ENGINES: dict[str, str] = {
 }
 """Engines by name, and the factory of each."""
 
+_GPU = Path("/dev/nvidia0")
+
 _DISTRIBUTIONS = {"paddle": ("paddlepaddle-gpu", "paddlepaddle"), "openvino": ("openvino",)}
 
 
@@ -141,14 +146,39 @@ def create_engine(spec: EngineSpec) -> Engine:
     return create(spec)
 
 
-def choose_engine(name: str = "auto", device: str = "auto") -> str:
-    """What `auto` means here: with a GPU paddle, else openvino where installed, else paddle.
+@dataclass(frozen=True)
+class Choice:
+    """What `auto` in the settings came to mean on this machine. `models` is None if the engine needs none."""
+
+    engine: str
+    devices: tuple[str, ...]
+    models: str | None
+
+
+def choose(engine: str, devices: Sequence[str], models: str) -> Choice:
+    """Settle engine, devices and model set, the same for the services and for `ocrctl`, which fetches.
+
+    Device `auto` is a GPU only where the engine is paddle or to be chosen. Raises `EngineUnavailable`.
+    """
+    may_use_gpu = engine in ("auto", "paddle")
+    settled = tuple(
+        choose_device() if device == "auto" and may_use_gpu else "cpu" if device == "auto" else device
+        for device in devices
+    )
+    chosen = choose_engine(engine, settled)
+    if chosen == "simulated":
+        return Choice(chosen, settled, None)
+    return Choice(chosen, settled, default_set(chosen) if models == "auto" else models)
+
+
+def choose_engine(name: str, devices: Sequence[str]) -> str:
+    """What engine `auto` means here: with a GPU paddle, else openvino where installed, else paddle.
 
     Any other name is given back as it is. Imports no engine. Raises `EngineUnavailable` if there is none.
     """
     if name != "auto":
         return name
-    if choose_device(device) != "cpu":
+    if any(device != "cpu" for device in devices):
         return "paddle"
     for engine in ("openvino", "paddle"):
         if installed_version(engine):
@@ -156,11 +186,9 @@ def choose_engine(name: str = "auto", device: str = "auto") -> str:
     raise EngineUnavailable("no engine is installed; install one: pip install 'ocr-serving[openvino]'")
 
 
-def choose_device(device: str = "auto") -> str:
-    """What `auto` means here: `gpu:0` if Paddle was installed for GPUs and there is one, else `cpu`."""
-    if device != "auto":
-        return device
-    return "gpu:0" if _version("paddlepaddle-gpu") and Path("/dev/nvidia0").exists() else "cpu"
+def choose_device() -> str:
+    """What device `auto` means here: `gpu:0` if there is one and Paddle was installed for it, else `cpu`."""
+    return "gpu:0" if _version("paddlepaddle-gpu") and _GPU.exists() else "cpu"
 
 
 def installed_version(engine: str) -> str | None:

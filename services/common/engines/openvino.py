@@ -140,6 +140,6 @@ def _why_not_converted(model: ModelFiles, output: str) -> str:
     reason = (output.strip().splitlines() or ["no reason given"])[-1]
     return (
         f"engine openvino reads {model.model} only once it is converted to ONNX, and that failed: {reason};"
-        " conversion needs pip install 'ocr-serving[convert,paddle]';"
+        " conversion needs pip install 'ocr-serving[convert]';"
         " or use engine paddle, or a set in another format: ppocr-v6-small"
     )

@@ -31,6 +31,12 @@ from services.common.engines.base import (
 )
 from services.common.models import ModelFiles
 
+_WORKSPACE_BYTES = 1 << 30
+"""Memory that TensorRT may use while it compiles."""
+
+_LEAST_SUBGRAPH = 3
+"""Operators: smaller pieces of the graph stay with Paddle, to save the passing back and forth."""
+
 _SPARE_SHAPES = 8
 """Room in oneDNN's cache for shapes outside the closed set. Unlimited, the cache grows for ever."""
 
@@ -96,7 +102,7 @@ def _with_tensorrt(spec: EngineSpec, input_name: str, precision: str) -> tuple[C
     engine = Call(
         "enable_tensorrt_engine",
         # workspace in bytes, largest batch, smallest subgraph, precision, keep what was compiled, calibrate
-        (gpu.tensorrt_workspace_mb << 20, most[0], gpu.tensorrt_min_subgraph_size, precision, keep, False),
+        (_WORKSPACE_BYTES, most[0], _LEAST_SUBGRAPH, precision, keep, False),
     )
     ranges = Call(
         "set_trt_dynamic_shape_info",
@@ -129,7 +135,7 @@ def plan_conversion(spec: EngineSpec, model: ModelFiles) -> TensorRtConversion |
     precision = "FP16" if spec.gpu.fp16 else "FP32"
     shapes = hashlib.sha256(repr((least, usual, most)).encode()).hexdigest()
     name = f"{model.role}-{model.sha256[:16]}-{shapes[:8]}-{precision.lower()}"
-    return TensorRtConversion(least, usual, most, precision, spec.gpu.tensorrt_workspace_mb << 20, name)
+    return TensorRtConversion(least, usual, most, precision, _WORKSPACE_BYTES, name)
 
 
 def shape_range(shapes: tuple[Shape, ...]) -> tuple[Shape, Shape, Shape]:
@@ -169,7 +175,9 @@ class PaddleEngine:
         _refuse_missing_gpu(spec, paddle)
         self.version: str = paddle.__version__
         self._ctc = spec.head is Head.CTC
-        self._predictor = inference.create_predictor(_configured(spec, self._model, inference))
+        with tempfile.TemporaryDirectory(prefix="ocr-tensorrt-") as scratch:
+            model = _prepared(spec, self._model, Path(scratch))
+            self._predictor = inference.create_predictor(_configured(spec, model, inference))
         self._input = self._predictor.get_input_handle(self._predictor.get_input_names()[0])
 
     def run(self, batch: Batch) -> Outputs:
@@ -207,18 +215,21 @@ def _refuse_missing_gpu(spec: EngineSpec, paddle: Any) -> None:
         raise EngineUnavailable(f"device {spec.device} was asked for, but Paddle sees {count} GPUs")
 
 
+def _prepared(spec: EngineSpec, model: ModelFiles, scratch: Path) -> ModelFiles:
+    """The model as it is loaded; what is made for that only lies in `scratch`, unless there is a cache."""
+    conversion = plan_conversion(spec, model)
+    return _converted(conversion, model, spec.gpu.tensorrt_cache or scratch) if conversion else model
+
+
 def _configured(spec: EngineSpec, model: ModelFiles, inference: Any) -> Any:
-    if conversion := plan_conversion(spec, model):
-        model = _converted(conversion, model, spec.gpu.tensorrt_cache)
     config = inference.Config(str(model.model), str(model.params))
     precisions = {"half": inference.PrecisionType.Half, "float32": inference.PrecisionType.Float32}
     apply(plan(spec, model, _INPUT), config, precisions)
     return config
 
 
-def _converted(conversion: TensorRtConversion, model: ModelFiles, keep: Path | None) -> ModelFiles:
+def _converted(conversion: TensorRtConversion, model: ModelFiles, folder: Path) -> ModelFiles:
     """The PIR model with TensorRT engines inside. Was not run where this was written, for want of a GPU."""
-    folder = keep or Path(tempfile.mkdtemp(prefix="ocr-tensorrt-"))
     target = folder / conversion.name
     if not target.with_suffix(".json").is_file():
         trt = import_library("paddle.tensorrt.export", "paddle")
