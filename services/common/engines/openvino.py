@@ -37,7 +37,7 @@ class OpenVinoEngine:
             raise EngineUnavailable(
                 f"engine openvino runs on cpu only, not on {spec.device!r}; use engine paddle"
             )
-        self._library = import_library("openvino", "openvino")
+        self._library = _import_openvino()
         self.version: str = self._library.__version__.split("-")[0]
         core = self._library.Core()
         graph = core.read_model(_readable(model))
@@ -55,6 +55,16 @@ class OpenVinoEngine:
 
 
 create = OpenVinoEngine
+
+
+def _import_openvino() -> Any:
+    """The library, kept from telling its maker that it was imported.
+
+    OpenVINO sends an event to an analytics service at import, unless its telemetry package is missing; None in
+    the place of a module makes it so.
+    """
+    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
+    return import_library("openvino", "openvino")
 
 
 def _settings(spec: EngineSpec) -> dict[str, object]:
