@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from opentelemetry import trace
 
 from services.cli.errors import Unreachable
 from services.cli.formats import failure
@@ -55,10 +56,12 @@ class GatewayStream:
         """
         async with rpc.channel(self._address.target, max_message_mb=MAX_MESSAGE_MB) as channel:
             await self._connect(channel)
-            with telemetry.tracer.start_as_current_span("ocrctl recognize"):
+            # Not the current span for longer: a generator may be resumed and closed in other contexts.
+            span = telemetry.tracer.start_span("ocrctl recognize")
+            with trace.use_span(span):
                 metadata = telemetry.inject_metadata()
-                stub: Any = ocr_pb2_grpc.OcrStub(channel)  # type: ignore[no-untyped-call]
-                call = stub.RecognizeStream(self._jobs(), metadata=metadata)
+            stub: Any = ocr_pb2_grpc.OcrStub(channel)  # type: ignore[no-untyped-call]
+            call = stub.RecognizeStream(self._jobs(), metadata=metadata)
             try:
                 async for numbered in self._answers(call):
                     yield numbered
@@ -73,6 +76,7 @@ class GatewayStream:
                 self._raise_if_gone(error)
             finally:
                 call.cancel()
+                span.end()
 
     async def _connect(self, channel: grpc.aio.Channel) -> None:
         try:
@@ -110,17 +114,16 @@ class GatewayStream:
             assert isinstance(answer, pb.Result)
             if (index := self._open.pop(answer.job_id, None)) is not None:
                 yield index, answer
-        for numbered in self._refused:
-            del self._open[self._job_ids[numbered[0]]]
-            yield numbered
         for numbered in self._fail_open("INTERNAL", "the gateway ended the call without an answer"):
             yield numbered
 
     def _fail_open(self, code: str, why: str) -> list[Numbered]:
-        """What is still open, as failures."""
+        """What is still open, as failures: of this kind, or of its own for a file that was not sent."""
         left, self._open = self._open, {}
+        refused = dict(self._refused)
         return [
-            (index, failure(str(self._files[index]), job_id, code, why)) for job_id, index in left.items()
+            (index, refused.get(index) or failure(str(self._files[index]), job_id, code, why))
+            for job_id, index in left.items()
         ]
 
     def _raise_if_gone(self, error: OcrError) -> None:

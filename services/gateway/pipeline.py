@@ -29,7 +29,7 @@ from services.common.errors import Cancelled, DeadlineExceeded, ImageTooSmall, I
 from services.common.images import DecodedPage, ImageLimits, decode_document, decoder_versions, sniff
 from services.common.page_size import shrink
 from services.common.pb import ocr_pb2 as pb
-from services.common.telemetry import tracer
+from services.common.telemetry import METRICS, tracer
 from services.common.wire import raw_image
 from services.gateway import source
 from services.gateway.clients import NoAnswer
@@ -180,7 +180,9 @@ class Pipeline:
         start = time.monotonic()
         with self._counted(), _span("document", {"ocr.job_id": job_id, "ocr.file": job.file}):
             await self._read(order)
+        _count_errors("recognizer", (error for read in order.reads for error in read.unread))
         result = assemble(job_id, job.file, order.reads, self._shaped_by(job.options))
+        _count_errors("gateway", (read.error for read in order.reads if read.error))  # others failed it whole
         result.timing.wait_ms = (start - received) * 1000 + order.wait_ms
         result.timing.total_ms = (time.monotonic() - received) * 1000
         return result
@@ -408,6 +410,11 @@ def _decoded(job: pb.Job, limits: PipelineLimits, pdf: PdfProcess) -> Iterator[D
     """The pages of a job; the disk is read at the first `next`, in a thread like the rest."""
     data = source.read(job, limits.uri_allow, limits.images.max_bytes)
     yield from decode_document(data, limits.images, pdf.pages)
+
+
+def _count_errors(stage: str, errors: Iterable[OcrError]) -> None:
+    for error in errors:
+        METRICS.errors.add(1, {"stage": stage, "code": error.code})
 
 
 # -- waiting --------------------------------------------------------------------------------------

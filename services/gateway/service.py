@@ -112,6 +112,7 @@ class OcrServicer(ocr_pb2_grpc.OcrServicer):
         try:
             return await self._answer(job, deadline, received)
         except OcrError as error:
+            METRICS.errors.add(1, {"stage": "gateway", "code": error.code})
             return failed_result(job, error)
 
     async def _answer(self, job: pb.Job, deadline: float | None, received: float) -> pb.Result:

@@ -3,6 +3,7 @@
 import asyncio
 import struct
 import zlib
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from services.common import rpc
 from services.common.images import ImageLimits
 from services.common.pb import ocr_pb2 as pb
 from services.common.pb import ocr_pb2_grpc
+from services.common.telemetry import METRICS
 from services.gateway.clients import Backend, DetectorClient, RecognizerClient, RetryLimits
 from services.gateway.pipeline import Pipeline, PipelineLimits
 from services.gateway.service import NAME, GatewayService, OcrServicer
@@ -24,6 +26,27 @@ FORM = saved(paper((10, 10, 110, 30), (150, 12, 290, 28), (10, 60, 210, 90)))
 FORM_TEXT = ["100x20", "140x16", "200x30"]
 SLOW = saved(paper((0, 0, 50, 20), size=(352, 192)))
 """A page that `hold_slow` makes wait, known by its width."""
+
+
+Counted = Counter[tuple[str, str]]
+
+
+class ErrorCounter:
+    """Stands for `METRICS.errors`."""
+
+    def __init__(self) -> None:
+        self.counted: Counted = Counter()
+
+    def add(self, count: int, attributes: dict[str, str]) -> None:
+        self.counted[attributes["stage"], attributes["code"]] += count
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
+    """The errors counted so far, by stage and code."""
+    counter = ErrorCounter()
+    monkeypatch.setattr(METRICS, "errors", counter)
+    return counter.counted
 
 
 class Door:
@@ -167,6 +190,28 @@ async def test_bad_input_in_a_stream_is_a_failed_result_and_the_stream_goes_on(d
     assert codes == {name: expected for name, (_, expected) in BAD.items()}
     assert texts(results["good"]) == texts(results["also good"]) == FORM_TEXT
     assert len(results) == len(jobs)
+
+
+async def test_every_error_is_counted_once_through_either_call(door: Door, counted: Counted) -> None:
+    bad = pb.Job(content=b"Dear Sir or Madam")
+    with pytest.raises(grpc.aio.AioRpcError):
+        await door.ocr.Recognize(bad)
+    assert counted == {("gateway", "UNSUPPORTED_FORMAT"): 1}
+    assert [r.status async for r in door.ocr.RecognizeStream(iter([bad, bad]))] == [pb.FAILED] * 2
+    assert counted == {("gateway", "UNSUPPORTED_FORMAT"): 3}
+
+
+async def test_unread_lines_and_pages_of_a_document_are_counted_once_each(
+    door: Door, counted: Counted
+) -> None:
+    died = pb.Error(code=pb.PREDICTOR_FAILED, message="it died")
+    for text in ("100x20", "140x16"):
+        door.backends.recognizer.answers[text] = pb.RecognizedLine(error=died)
+    tiny = Image.new("RGB", (1, 1))
+    page = paper((10, 10, 110, 30), (150, 12, 290, 28), (10, 60, 210, 90))
+    result = await door.read(saved(page, tiny, kind="TIFF"))
+    assert (result.status, texts(result)) == (pb.PARTIAL, ["200x30"])
+    assert counted == {("recognizer", "PREDICTOR_FAILED"): 2, ("gateway", "IMAGE_TOO_SMALL"): 1}
 
 
 async def test_a_stream_answers_in_the_order_of_completion(door: Door) -> None:
