@@ -55,7 +55,14 @@ def examine(*, engine: str | None = None, models: str | None = None, kafka: str 
         java = pool.submit(_java)
         rest = [_python(), _processor(), _model_files(engine, models), _crc32c(), _broker(kafka), _ports()]
         loaded = [probe.result() for probe in engines]
-        return [*rest[:2], *loaded, _some_engine(loaded), *rest[2:], java.result(), _maven()]
+        return [
+            *rest[:2],
+            *loaded,
+            _chosen_engine(engine, models, loaded),
+            *rest[2:],
+            java.result(),
+            _maven(),
+        ]
 
 
 def verdict(checks: Iterable[Check]) -> int:
@@ -92,11 +99,19 @@ def _engine(name: str) -> Check:
     return Check(f"engine {name}", Verdict.OK, f"{version.split('-')[0]}, devices {', '.join(devices)}")
 
 
-def _some_engine(engines: Iterable[Check]) -> Check:
-    works = [check.name.split()[1] for check in engines if check.verdict is Verdict.OK]
-    if works:
-        return Check("engines", Verdict.OK, f"can run models on {', '.join(works)}")
-    return Check("engines", Verdict.MISSING, "none can be loaded", "pip install 'ocr-serving[openvino]'")
+def _chosen_engine(engine: str | None, models: str | None, loaded: Iterable[Check]) -> Check:
+    """Whether the engine that the services would choose can be loaded."""
+    from services.cli import model_sets
+
+    try:
+        choice = model_sets.choice(models, engine)
+    except CliError as error:
+        return Check("engine", Verdict.MISSING, "none can be chosen", str(error))
+    found = {check.name: check for check in loaded}.get(f"engine {choice.engine}")
+    if found is not None and found.verdict is not Verdict.OK:
+        why = f"the services would use {choice.engine}: {found.finding}"
+        return Check("engine", Verdict.MISSING, why, found.remedy)
+    return Check("engine", Verdict.OK, f"the services use {choice.engine} on {', '.join(choice.devices)}")
 
 
 def _model_files(engine: str | None, models: str | None) -> Check:
@@ -118,8 +133,8 @@ def _model_files(engine: str | None, models: str | None) -> Check:
 def _crc32c() -> Check:
     if importlib.util.find_spec("crc32c") is not None:
         return Check("crc32c", Verdict.OK, f"{_distribution('crc32c')}, in C")
-    slow = "missing: Kafka checksums in Python cost 40 ms for each 200 KB"
-    return Check("crc32c", Verdict.NOTE, slow, "pip install crc32c")
+    why = "missing: the gateway refuses Kafka without it, for checksums in Python cost 40 ms for each 200 KB"
+    return Check("crc32c", Verdict.MISSING, why, "pip install crc32c")
 
 
 def _broker(flag: str | None) -> Check:
