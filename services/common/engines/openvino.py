@@ -60,8 +60,8 @@ create = OpenVinoEngine
 def _import_openvino() -> Any:
     """The library, kept from telling its maker that it was imported.
 
-    OpenVINO sends an event to an analytics service at import, unless its telemetry package is missing; None in
-    the place of a module makes it so.
+    OpenVINO sends an event to an analytics service at import unless its telemetry package is missing; None
+    in the place of a module makes it so.
     """
     sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
     return import_library("openvino", "openvino")
