@@ -104,7 +104,7 @@ def up(
         str | None,
         typer.Option(
             metavar="HOST:PORT",
-            help="Use this broker. Without it one is started, which forgets all at the end.",
+            help="Use this broker. Else OCR_KAFKA. Else one is started, which forgets all at the end.",
         ),
     ] = None,
     ports: Annotated[
@@ -127,7 +127,10 @@ def up(
 
     Every other setting of the services is taken from the environment (OCR_MAX_BATCH_SIZE=16, and so on;
     `ocr-recognizer --help` lists them). What was taken in is finished before the end; a second Ctrl-C leaves
-    at once. If a service dies, all stop, with its exit status.
+    at once. If a service or the broker dies, all stop, with its exit status.
+
+    Client commands find a running `up` by themselves, but OCR_GATEWAY and OCR_KAFKA come first. So `up` uses
+    the broker that OCR_KAFKA names, and says so when OCR_GATEWAY names another gateway than its own.
     """
     from services.cli import commands
     from services.cli.kafka_client import Topics
@@ -226,7 +229,10 @@ def demo(
     offline: OfflineOption = False,
     timeout: TimeoutOption = 120.0,
 ) -> None:
-    """Start everything on free ports, read FILES through Kafka, show text, times and pictures, and stop."""
+    """Start everything on free ports, read FILES through Kafka, show text, times and pictures, and stop.
+
+    Everything is its own: OCR_KAFKA and OCR_GATEWAY are not looked at.
+    """
     from services.cli import commands
 
     raise typer.Exit(commands.demo(files, out, engine, models, timeout, offline=offline))

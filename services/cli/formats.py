@@ -6,11 +6,10 @@ has to tell the two apart.
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import Any
 
-from services.cli.errors import ExitCode
 from services.common import records
 from services.common.pb import ocr_pb2 as pb
 
@@ -67,11 +66,6 @@ def complaint(result: pb.Result) -> str | None:
     what = "not read" if result.status != pb.PARTIAL else "read in part"
     why = f"{pb.ErrorCode.Name(error.code)}: {error.message}" if error is not None else "no reason was given"
     return f"{result.file or result.job_id}: {what}: {why}"
-
-
-def exit_code(results: Iterable[pb.Result]) -> ExitCode:
-    """OK when every document was read wholly."""
-    return ExitCode.OK if all(result.status == pb.OK for result in results) else ExitCode.SOME_FAILED
 
 
 class InOrder:

@@ -25,6 +25,7 @@ from services.common import telemetry
 from services.common.pb import ocr_pb2 as pb
 
 MAX_MESSAGE_BYTES = 64 << 20  # as the largest gRPC message
+MAX_RESULT_BYTES = MAX_MESSAGE_BYTES - (1 << 20)  # beside it the key, the headers and Kafka's own
 UNACKNOWLEDGED = 16  # documents on their way to the broker, which are also those held in memory
 CONNECT_TIMEOUT_S = 5.0
 QUIET_S = 1.0  # without a record for so long a topic counts as read to its end

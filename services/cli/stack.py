@@ -15,15 +15,28 @@ from services.cli.supervision import ChildSpec, Exited, Supervisor
 STOP_ORDER = (("gateway",), ("detector", "recognizer"))
 """Who takes work in stops first, so that those behind can finish what was taken in. The broker is last."""
 
-DRAIN_MARGIN_S = 10.0
-"""What a service may take beyond its own `drain_timeout_s` before it is killed."""
+DRAIN_TIMEOUT_S = 30.0
+"""How long a service finishes what it took in when nobody says otherwise."""
+DRAIN_MARGIN_S = 15.0
+"""What a service may take beyond its drain before it is killed: to leave Kafka, and to end its workers."""
+WATCH_PERIOD_S = 0.25
+"""Between looks at the broker, which is not asyncio's child."""
+
+
+def patience_s(environment: Mapping[str, str]) -> float:
+    """Seconds until a service of this environment that was told to stop is killed."""
+    try:
+        return max(0.0, float(environment.get("OCR_DRAIN_TIMEOUT_S", DRAIN_TIMEOUT_S))) + DRAIN_MARGIN_S
+    except ValueError:
+        return DRAIN_TIMEOUT_S + DRAIN_MARGIN_S  # no service starts with such a value; it says so
 
 
 class Broker(Protocol):
-    """Somewhere to connect to; `start` gives HOST:PORT."""
+    """Somewhere to connect to; `start` gives HOST:PORT, `ended` comes back when it has died."""
 
     def start(self) -> str: ...  # noqa: D102
     def stop(self) -> None: ...  # noqa: D102
+    async def ended(self) -> Exited: ...  # noqa: D102
 
 
 @dataclass(frozen=True)
@@ -38,6 +51,11 @@ class ExistingBroker:
 
     def stop(self) -> None:
         """Nothing to do."""
+
+    async def ended(self) -> Exited:
+        """Never: the gateway reconnects when it comes back."""
+        never: asyncio.Future[Exited] = asyncio.get_running_loop().create_future()
+        return await never
 
 
 @dataclass(frozen=True)
@@ -98,7 +116,7 @@ class Stack:
         *,
         prepare: Callable[[str], object],
         on_line: Callable[[str, str], None],
-        patience_s: float = 30.0 + DRAIN_MARGIN_S,
+        patience_s: float = DRAIN_TIMEOUT_S + DRAIN_MARGIN_S,
     ) -> None:
         self._broker = broker
         self._specs = specs
@@ -115,21 +133,25 @@ class Stack:
             await self._supervisor.start(spec)
 
     async def until_ready(self, stop: asyncio.Event) -> Exited | None:
-        """Wait until all serve, `stop` is set, or one has ended; gives the one that ended."""
+        """Wait until all serve, `stop` is set, or a child or the broker has ended, which is given back."""
         return await self.until(self._wait_ready(), stop.wait())
 
     async def until(self, *events: Awaitable[object]) -> Exited | None:
-        """Wait for the first of `events` or the end of a child, which is given back; cancels the rest."""
-        ended = asyncio.ensure_future(self._supervisor.first_exit())
+        """Wait for the first of `events`, or the end of a child or the broker, which is given back.
+
+        Cancels the rest of the events.
+        """
+        # In this order: without a broker a child may end as well, but is not the one to blame.
+        ends = [asyncio.ensure_future(end) for end in (self._broker.ended(), self._supervisor.first_exit())]
         others = [asyncio.ensure_future(event) for event in events]
-        await asyncio.wait({ended, *others}, return_when=asyncio.FIRST_COMPLETED)
-        for task in (ended, *others):
+        await asyncio.wait({*ends, *others}, return_when=asyncio.FIRST_COMPLETED)
+        for task in (*ends, *others):
             task.cancel()
-        await asyncio.wait({ended, *others})
+        await asyncio.wait({*ends, *others})
         for task in others:
             if not task.cancelled():
                 task.result()
-        return None if ended.cancelled() else ended.result()
+        return next((end.result() for end in ends if not end.cancelled()), None)
 
     async def stop(self) -> None:
         """Drain the children in order, then stop the broker."""

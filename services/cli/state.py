@@ -102,6 +102,13 @@ def kafka_address(flag: str | None, environment: Mapping[str, str] = os.environ)
     return _address(flag, "--kafka", "OCR_KAFKA", "kafka", DEFAULT_KAFKA, environment)
 
 
+def named_kafka(flag: str | None, environment: Mapping[str, str] = os.environ) -> Address | None:
+    """The broker that flag or OCR_KAFKA names, for `up`, which starts one where nobody names any."""
+    if flag or environment.get("OCR_KAFKA"):
+        return kafka_address(flag, environment)
+    return None
+
+
 def _address(
     flag: str | None, option: str, variable: str, field: str, default: str, environment: Mapping[str, str]
 ) -> Address:

@@ -112,7 +112,7 @@ class Supervisor:
         code = await child.process.wait()
         if not self._stopping and not self._first_exit.done():
             why = logs.reason(list(child.last_lines))
-            self._first_exit.set_result(Exited(child.spec.name, _shell_code(code), why))
+            self._first_exit.set_result(Exited(child.spec.name, shell_code(code), why))
 
     async def first_exit(self) -> Exited:
         """Wait until a child ends that nobody told to."""
@@ -161,6 +161,6 @@ async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:
         yield line.decode(errors="replace").rstrip("\r\n")
 
 
-def _shell_code(code: int) -> int:
+def shell_code(code: int) -> int:
     """A child that was told nothing and yet ended well has failed all the same."""
     return 128 - code if code < 0 else code or 1

@@ -211,3 +211,23 @@ def test_a_new_trace_begins_with_the_command_when_nobody_records_one() -> None:
     version, trace, span, flags = value.decode().split("-")
     assert (name, version, flags) == ("traceparent", "00", "01")
     assert (len(trace), len(span)) == (32, 16)
+
+
+def test_up_uses_the_broker_that_the_variable_names_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OCR_KAFKA", NOBODY)
+    monkeypatch.setenv("OCR_GATEWAY", "elsewhere:1")
+    monkeypatch.setattr(commands, "OwnBroker", lambda port: pytest.fail("it started one"))
+    code, out, err = run("up", "--ports", "free", "--engine", "simulated")
+    assert code == 3
+    assert f"using the Kafka broker at {NOBODY} (from OCR_KAFKA)" in out
+    assert "OCR_GATEWAY is elsewhere:1" in out
+    assert NOBODY in err
+
+
+def test_results_may_be_as_large_as_the_topics_that_up_makes(monkeypatch: pytest.MonkeyPatch) -> None:
+    topics = kafka_client.Topics()
+    monkeypatch.delenv("OCR_MAX_RESULT_BYTES", raising=False)
+    assert commands._environment(topics, own_broker=True)["OCR_MAX_RESULT_BYTES"] == "66060288"
+    assert "OCR_MAX_RESULT_BYTES" not in commands._environment(topics, own_broker=False)
+    monkeypatch.setenv("OCR_MAX_RESULT_BYTES", "5")
+    assert commands._environment(topics, own_broker=True)["OCR_MAX_RESULT_BYTES"] == "5"

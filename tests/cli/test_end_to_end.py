@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -111,6 +112,35 @@ def test_what_was_submitted_without_waiting_is_found_among_the_results(
     assert again.exit_code == 0
     shown = runner.invoke(app, ["results", "-f", "jsonl"])
     assert job_id in {row["job_id"] for row in rows(shown.stdout)}
+
+
+def _ocrctl(up: Up, *words: str, stdout: int = subprocess.PIPE) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "services.cli", *words]
+    return subprocess.Popen(command, env=up.environment, stdout=stdout, stderr=subprocess.PIPE, text=True)
+
+
+def test_a_reader_who_goes_away_ends_the_command_without_a_word(up: Up, pages: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with _ocrctl(up, "submit", str(pages), stdout=writer) as client:
+        os.close(writer)
+        assert client.communicate(timeout=30)[1] == ""
+        assert client.returncode == 1
+
+
+def test_an_interrupted_client_ends_with_130_and_no_trace(pages: Path) -> None:
+    """It waits for a gateway that accepts and never answers; that it connects says it has begun."""
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        silent.settimeout(30)
+        gateway = f"127.0.0.1:{silent.getsockname()[1]}"
+        command = [sys.executable, "-m", "services.cli", "recognize", "--gateway", gateway, str(pages)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as client:
+            silent.accept()[0].close()
+            client.send_signal(signal.SIGINT)
+            out, err = client.communicate(timeout=30)
+    assert (client.returncode, out, err.strip()) == (130, "", "")
 
 
 def test_an_interrupt_stops_all_in_order_and_ends_with_zero(up: Up) -> None:

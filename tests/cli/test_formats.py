@@ -1,6 +1,7 @@
 """What is printed for a result, and how the command ends."""
 
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from services.cli import formats
 from services.cli.answers import dead_letter, result_from
 from services.cli.errors import ExitCode
+from services.cli.output import Reporter
 from services.common.pb import ocr_pb2 as pb
 from services.common.records import result_to_json
 
@@ -77,7 +79,10 @@ def test_text_sets_pages_apart_and_names_the_file_only_when_asked() -> None:
     ],
 )
 def test_only_whole_success_ends_with_zero(statuses: list[pb.Status], code: ExitCode) -> None:
-    assert formats.exit_code(pb.Result(status=status) for status in statuses) is code
+    reporter = Reporter([Path("slip.jpg")] * len(statuses), formats.Format.JSONL, None)
+    for index, status in enumerate(statuses):
+        reporter.add(index, pb.Result(status=status))
+    assert reporter.exit_code is code
 
 
 @given(st.permutations(range(8)))

@@ -9,10 +9,12 @@ import pytest
 from services.cli.state import (
     DEFAULT_GATEWAY,
     DEFAULT_KAFKA,
+    Address,
     StateFile,
     UpState,
     gateway_address,
     kafka_address,
+    named_kafka,
     running,
     runtime_folder,
 )
@@ -86,3 +88,10 @@ def test_a_broken_state_file_is_ignored(environment: dict[str, str], content: st
 
 def test_without_a_runtime_folder_the_cache_serves(tmp_path: Path) -> None:
     assert runtime_folder({"XDG_CACHE_HOME": str(tmp_path)}) == tmp_path / "ocr-serving" / "run"
+
+
+def test_the_broker_of_up_is_the_flag_then_the_variable_and_else_its_own() -> None:
+    environment = {"OCR_KAFKA": "there:1"}
+    assert named_kafka("here:1", environment) == Address("here:1", "--kafka")
+    assert named_kafka(None, environment) == Address("there:1", "OCR_KAFKA")
+    assert named_kafka(None, {"OCR_KAFKA": ""}) is None

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from services.cli import stack
+from services.cli.commands import OwnBroker
 from services.cli.stack import STOP_ORDER, ExistingBroker, Stack
 from services.cli.supervision import ChildSpec, Exited, Supervisor
 
@@ -75,6 +76,7 @@ class Log:
 class FakeBroker:
     def __init__(self, log: Log) -> None:
         self._log = log
+        self.death: asyncio.Future[Exited] = asyncio.get_running_loop().create_future()
 
     def start(self) -> str:
         self._log("broker", "start")
@@ -82,6 +84,9 @@ class FakeBroker:
 
     def stop(self) -> None:
         self._log("broker", "stop")
+
+    async def ended(self) -> Exited:
+        return await asyncio.shield(self.death)
 
 
 def a_stack(log: Log, code: dict[str, str] | None = None, patience_s: float = 20.0) -> Stack:
@@ -153,6 +158,50 @@ async def test_a_child_that_dies_stops_all_with_its_status_and_reason(death: str
     assert said == [f"recognizer ended with status {code}: out of luck"]
     assert {"gateway bye", "detector bye"} <= set(log.lines)
     assert log.lines[-1] == "broker stop"
+
+
+async def test_a_broker_that_dies_stops_all_with_its_status_and_reason() -> None:
+    log = Log()
+    said: list[str] = []
+    pipeline = a_stack(log)
+
+    def when_ready(took: float) -> None:
+        broker = pipeline._broker
+        assert isinstance(broker, FakeBroker)
+        broker.death.set_result(Exited("broker", 137, "out of memory"))
+
+    assert await stack.run(pipeline, said.append, when_ready) == 137
+    assert said == ["broker ended with status 137: out of memory"]
+    assert {"gateway bye", "detector bye", "recognizer bye"} <= set(log.lines)
+
+
+async def test_the_embedded_broker_is_watched() -> None:
+    broker = OwnBroker(0)
+    try:
+        broker.start()
+        ended = asyncio.create_task(broker.ended())
+        pid = broker._broker.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        gone = await asyncio.wait_for(ended, 10)
+        assert (gone.name, gone.code) == ("broker", 128 + signal.SIGKILL)
+        assert gone.reason.startswith("ready"), "the last that it said"
+    finally:
+        broker.stop()
+
+
+@pytest.mark.parametrize(
+    ("environment", "seconds"),
+    [({}, 45.0), ({"OCR_DRAIN_TIMEOUT_S": "120"}, 135.0), ({"OCR_DRAIN_TIMEOUT_S": "soon"}, 45.0)],
+)
+def test_a_service_is_given_its_drain_timeout_and_more(environment: dict[str, str], seconds: float) -> None:
+    assert stack.patience_s(environment) == seconds
+
+
+def test_the_drain_timeout_is_that_of_the_services() -> None:
+    from services.common.settings import ServerSettings
+
+    assert ServerSettings.model_fields["drain_timeout_s"].default == stack.DRAIN_TIMEOUT_S
 
 
 async def test_a_failure_to_prepare_stops_the_broker() -> None:
@@ -237,7 +286,11 @@ def test_the_services_get_their_ports_engine_and_each_other() -> None:
     assert "--engine" not in gateway
 
 
-def test_a_broker_of_others_is_left_alone() -> None:
+async def test_a_broker_of_others_is_left_alone() -> None:
     broker = ExistingBroker("k:1")
     assert broker.start() == "k:1"
+    watched = asyncio.create_task(broker.ended())
+    await asyncio.sleep(0)
+    assert not watched.done()
+    watched.cancel()
     broker.stop()
