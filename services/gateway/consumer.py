@@ -265,7 +265,8 @@ class JobConsumer:
     async def _broke_down(self, error: Exception, *, trace: bool) -> None:
         self._fault = f"Kafka: {error}"
         self._misconfigured = error if isinstance(error, KafkaMisconfigured) else None
-        log.warning("the Kafka consumer begins anew: %s", error, exc_info=trace)
+        if self._misconfigured is None or self._tried.is_set():  # else it ends the start, which says so
+            log.warning("the Kafka consumer begins anew: %s", error, exc_info=trace)
         await self.lost(sorted(self._ledger.partitions))
 
     async def _consume(self) -> None:
