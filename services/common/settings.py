@@ -107,7 +107,7 @@ class EngineSettings(BaseSettings):
         0, description="CPU threads of each predictor; 0: all cores."
     )
     run_timeout_s: float = Field(
-        10.0,
+        20.0,
         gt=0,
         description="A batch that runs longer is stuck: its process is replaced. Not ready after half of it.",
     )
