@@ -19,6 +19,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,8 @@ class PdfProcess:
         self._memory_mb = memory_mb
         self._turn = threading.Lock()
         self._ids = itertools.count()
+        # The child dies with the thread that starts it (PR_SET_PDEATHSIG), so that is one which stays.
+        self._starter = ThreadPoolExecutor(1, "pdf-starter")
         self._child: subprocess.Popen[bytes] | None = None
         self._pipe: Connection | None = None
         self._closed = False
@@ -80,6 +83,7 @@ class PdfProcess:
             self._child.kill()
         with self._turn:
             self._end()
+        self._starter.shutdown(wait=False)
 
     def _page(self, name: int, index: int, data: bytes, limits: ImageLimits) -> Any:
         try:
@@ -126,18 +130,21 @@ class PdfProcess:
             raise ShuttingDown("the gateway is closing")
         ours, theirs = socket.socketpair()
         with theirs:
-            self._child = subprocess.Popen(
-                [sys.executable, "-m", __spec__.name, str(theirs.fileno()), str(self._memory_mb)],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                env=os.environ | _ONE_THREAD | {"PYTHONPATH": os.pathsep.join([_ROOT, *sys.path])},
-            )
+            self._child = self._starter.submit(self._spawn, theirs.fileno()).result()
         self._pipe = Connection(ours.detach())
         if not self._pipe.poll(_START_TIMEOUT_S):
             self._end()
             raise _ChildDied("it did not start")
         self._pipe.recv()
         return self._pipe
+
+    def _spawn(self, handle: int) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(
+            [sys.executable, "-m", __spec__.name, str(handle), str(self._memory_mb)],
+            pass_fds=[handle],
+            stdin=subprocess.DEVNULL,
+            env=os.environ | _ONE_THREAD | {"PYTHONPATH": os.pathsep.join([_ROOT, *sys.path])},
+        )
 
     def _end(self) -> int | None:
         """Kill the child if it lives; its exit status, negative for a signal."""

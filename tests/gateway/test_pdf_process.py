@@ -99,6 +99,22 @@ def test_many_threads_may_draw_at_once(make: Callable[..., PdfProcess]) -> None:
     assert found == [[(200, 400, 3), (400, 200, 3)]] * 6
 
 
+def test_the_child_outlives_the_thread_that_drew_the_first_pdf(make: Callable[..., PdfProcess]) -> None:
+    """Linux ties a death signal of a parent to the thread that made the child, not to the process."""
+    process = make()
+    thread = threading.Thread(target=shapes, args=(process, GOOD))
+    thread.start()
+    task = Path(f"/proc/self/task/{thread.native_id}")
+    thread.join()
+    end = time.monotonic() + 30
+    while task.exists():
+        assert time.monotonic() < end, "the thread does not end"
+        time.sleep(0.001)
+    pid = process.pid
+    assert shapes(process, GOOD) == [(200, 400, 3), (400, 200, 3)]
+    assert process.pid == pid
+
+
 def test_closing_ends_the_child_in_the_middle_of_its_work(make: Callable[..., PdfProcess]) -> None:
     process = make(timeout_s=120.0)
     assert shapes(process, GOOD)
