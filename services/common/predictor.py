@@ -80,7 +80,7 @@ class PredictorHost:
         self,
         spec: EngineSpec,
         *,
-        run_timeout_s: float = 10.0,
+        run_timeout_s: float = 20.0,
         start_timeout_s: float = 300.0,
         start_attempts: int = 3,
         on_restart: Callable[[], None] = lambda: None,
