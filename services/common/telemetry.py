@@ -49,7 +49,7 @@ def _seconds(name: str, text: str) -> metrics.Histogram:
 
 
 class METRICS:
-    """Every metric of the pipeline, a sentence each. `stage` is detector or recognizer."""
+    """Every metric of the pipeline, a sentence each. `stage` is gateway, detector or recognizer."""
 
     queue_wait = _seconds("ocr.queue.wait", "Time of an item in the batch queue, by stage and priority.")
     batch_size = _meter.create_histogram(
