@@ -10,17 +10,25 @@ three things made for people who read results with ordinary tools:
 3. Numbers and lists are always present; a message that is absent is `null`.
 """
 
+import base64
 import json
 from typing import Any, cast
 
 from google.protobuf import json_format
-from google.protobuf.descriptor import EnumDescriptor, FieldDescriptor
+from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 from services.common.errors import InvalidJob
 from services.common.pb import ocr_pb2 as pb
 
 LOWER_CASE_ENUMS = frozenset({"ocr.v1.Status"})
+_JSON_TYPES: dict[int, type | tuple[type, ...]] = {
+    FieldDescriptor.TYPE_STRING: str,
+    FieldDescriptor.TYPE_BYTES: str,
+    FieldDescriptor.TYPE_ENUM: str,
+    FieldDescriptor.TYPE_UINT32: int,
+    FieldDescriptor.TYPE_FLOAT: (int, float),
+}
 FLOAT_DIGITS = 7
 """Significant digits of a 32-bit float that are worth printing; json would print 17 of a double."""
 
@@ -81,12 +89,43 @@ def job_from_json(value: bytes) -> pb.Job:
         InvalidJob: not JSON, an unknown field, a wrong type, or not exactly one of `content` and `uri`.
     """
     try:
-        job = json_format.Parse(value.decode(), pb.Job())
+        found = json.loads(value.decode())
+        _check_fields(found, cast("Descriptor", pb.Job.DESCRIPTOR), "the job")
+        job = json_format.ParseDict(found, pb.Job())
     except UnicodeDecodeError as error:
         raise InvalidJob(f"the job is not UTF-8: {error}; send it as JSON in UTF-8") from None
-    except (json_format.ParseError, RecursionError) as error:
+    except (ValueError, RecursionError, json_format.ParseError) as error:
         raise InvalidJob(f"the job does not follow job.schema.json: {error}") from None
     return check_job(job)
+
+
+def _check_fields(found: Any, message: Descriptor, where: str) -> None:
+    """Refuse what protobuf's parser would let pass: other spellings, null, text for a number, poor base64.
+
+    Raises:
+        InvalidJob: with the name of the field.
+    """
+    if not isinstance(found, dict):
+        raise InvalidJob(f"{where} must be a JSON object, not {type(found).__name__}")
+    for name, value in found.items():
+        field = message.fields_by_name.get(name)
+        if field is None:
+            known = ", ".join(message.fields_by_name)
+            raise InvalidJob(f"{where} has no field {name!r}; known are {known}")
+        if field.message_type is not None:
+            _check_fields(value, field.message_type, name)
+        else:
+            _check_value(value, field)
+
+
+def _check_value(value: Any, field: FieldDescriptor) -> None:
+    if isinstance(value, bool) or not isinstance(value, _JSON_TYPES[field.type]):
+        raise InvalidJob(f"{field.name} has a {type(value).__name__}, which is not what job.schema.json says")
+    if field.type == FieldDescriptor.TYPE_BYTES:
+        try:
+            base64.b64decode(str(value), validate=True)
+        except ValueError as error:
+            raise InvalidJob(f"{field.name} is not base64: {error}") from None
 
 
 def check_job(job: pb.Job) -> pb.Job:

@@ -14,6 +14,7 @@ import json
 import logging
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -40,6 +41,7 @@ _meter = metrics.get_meter(SCOPE)
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
+_SHUTDOWN_S = 3.0
 _SPAN_QUEUE = "65536"
 """Spans that may wait for the exporter; the SDK's 2,048 fill in a second of load and the oldest are lost."""
 
@@ -112,9 +114,13 @@ class Telemetry:
         self._stops: list[Callable[[], object]] = []
 
     def shutdown(self) -> None:
-        """Send what is waiting and stop."""
-        for stop in reversed(self._stops):
-            stop()
+        """Send what is waiting and stop, without waiting for long for a collector that does not answer."""
+        stops = [threading.Thread(target=stop, daemon=True) for stop in reversed(self._stops)]
+        for thread in stops:
+            thread.start()
+        end = time.monotonic() + _SHUTDOWN_S
+        for thread in stops:
+            thread.join(max(end - time.monotonic(), 0))
 
     def on_shutdown(self, stop: Callable[[], object]) -> None:
         """Remember to call `stop`."""

@@ -84,7 +84,14 @@ def test_a_good_job_is_read_and_follows_its_schema(job) -> None:
         ({"uri": 3}, "uri"),
         ({"uri": "a", "options": {"priority": "URGENT"}}, "URGENT"),
         ({"uri": "a", "options": {"min_confidence": 1.5}}, "0 to 1"),
-        ([], "neither"),
+        ([], "object"),
+        ({"uri": "a", "jobId": "x"}, "jobId"),
+        ({"uri": "a", "file": None}, "file"),
+        ({"uri": "a", "options": None}, "options"),
+        ({"uri": "a", "options": {"deadline_ms": "60000"}}, "deadline_ms"),
+        ({"uri": "a", "options": {"deadline_ms": -1}}, "deadline_ms"),
+        ({"uri": "a", "options": {"deadline_ms": True}}, "deadline_ms"),
+        ({"uri": "a", "options": {"priority": 1}}, "priority"),
     ],
 )
 def test_a_bad_job_is_refused_with_the_reason_and_by_the_schema_too(job, word) -> None:
@@ -92,6 +99,14 @@ def test_a_bad_job_is_refused_with_the_reason_and_by_the_schema_too(job, word) -
         records.job_from_json(json.dumps(job).encode())
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(job, schema("job"))
+
+
+@pytest.mark.parametrize(
+    "content", ["###", "eA", "eA==!!!!", "data:image/png;base64,eA==", "eA ==", "\u00e9"]
+)
+def test_content_that_is_not_clean_base64_is_an_invalid_job_and_no_other_document(content) -> None:
+    with pytest.raises(InvalidJob, match="base64"):
+        records.job_from_json(json.dumps({"content": content}).encode())
 
 
 @given(st.binary(max_size=200))
