@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from services.cli.errors import Commands
+from services.cli.errors import Commands, UsageError
 
 app = typer.Typer(
     cls=Commands,
@@ -54,8 +54,9 @@ OverlayOption = Annotated[
     typer.Option(
         "--overlay",
         metavar="DIR",
-        help="Also draw each page with its boxes and text into this folder. The text needs a font of this "
-        "computer; without one that fits, the boxes carry numbers and a .txt file explains them.",
+        help="Also draw each page with its boxes and text into this folder, which must not be that of a "
+        "document. No file there is overwritten: a name that is taken gets a number. The text needs a font "
+        "of this computer; without one that fits, the boxes carry numbers and a .txt file explains them.",
     ),
 ]
 TimeoutOption = Annotated[
@@ -179,6 +180,8 @@ def submit(
     from services.cli import commands
     from services.cli.kafka_client import Topics
 
+    if overlay is not None and not wait:
+        raise UsageError("--overlay draws what was read: it needs --wait.")
     topics = Topics(jobs_topic, results_topic, dlq_topic)
     if wait:
         raise typer.Exit(commands.submit_and_wait(files, form, overlay, kafka, topics, timeout))

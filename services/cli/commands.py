@@ -16,11 +16,11 @@ from rich.text import Text
 from services.cli import documents, formats, logs, ports, stack
 from services.cli import state as states
 from services.cli.embedded_broker import BrokerUnavailable, EmbeddedBroker
-from services.cli.errors import CliError, ExitCode
+from services.cli.errors import CliError, ExitCode, printable
 from services.cli.formats import Format
 from services.cli.kafka_client import MAX_RESULT_BYTES, Kafka, Topics, all_answers, create_topics, new_job_id
 from services.cli.kafka_client import submit_and_wait as sent_and_awaited
-from services.cli.output import Reporter, show
+from services.cli.output import Reporter, echo, require_output, show
 from services.cli.ports import Ports
 from services.cli.stack import Broker, ExistingBroker, Services, Stack
 from services.cli.state import Address, StateFile, UpState
@@ -98,6 +98,7 @@ def submit_and_wait(
 
 def submit(files: Sequence[Path], form: str, kafka: str | None, topics: Topics) -> ExitCode:
     """Through Kafka, without waiting: prints the job ids."""
+    require_output()
     expanded = documents.expand(files)
     job_ids = [new_job_id() for _ in expanded]
     all_sent = True
@@ -112,13 +113,14 @@ def _show_sent(form: Format, path: Path, job_id: str, refused: pb.Result | None)
     if refused is not None:
         show(refused, form, heading=True)
     elif form is Format.JSONL:
-        typer.echo(formats.sent_as_jsonl(str(path), job_id))
+        echo(formats.sent_as_jsonl(documents.display_name(path), job_id))
     else:
-        typer.echo(f"{job_id}  {path}")
+        echo(f"{job_id}  {printable(documents.display_name(path))}")
 
 
 def results(form: str, kafka: str | None, topics: Topics, *, follow: bool, from_beginning: bool) -> ExitCode:
     """What the topics hold, or what comes."""
+    require_output()
     all_ok = True
     with Kafka(states.kafka_address(kafka), topics) as client, contextlib.suppress(KeyboardInterrupt):
         for result in all_answers(client, follow=follow, from_beginning=from_beginning):

@@ -4,6 +4,7 @@
 The message of a `CliError` is one sentence or two: what was wrong, and what to do about it.
 """
 
+import unicodedata
 from enum import IntEnum
 from typing import Any
 
@@ -43,6 +44,17 @@ class Unreachable(CliError):
     """Nobody answers at the address, or the one who did went away."""
 
     exit_code = ExitCode.UNREACHABLE
+
+
+def printable(text: str) -> str:
+    """`text` on one line, and harmless to a terminal: control characters and the like as their escapes."""
+    return "".join(map(_escaped, text))
+
+
+def _escaped(character: str) -> str:
+    if unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp"):
+        return character.encode("unicode_escape").decode()
+    return character
 
 
 class Commands(TyperGroup):

@@ -8,9 +8,13 @@ has to tell the two apart.
 import json
 from collections.abc import Iterator
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
+from services.cli.documents import display_name
+from services.cli.errors import printable
 from services.common import records
+from services.common.errors import DocumentTooLarge
 from services.common.pb import ocr_pb2 as pb
 
 
@@ -25,6 +29,14 @@ def failure(file: str, job_id: str, code: str, message: str) -> pb.Result:
     """A document that was not read; `code` is a name of `ErrorCode`."""
     error = pb.Error(code=code, message=message)
     return pb.Result(job_id=job_id, file=file, status=pb.FAILED, error=error)
+
+
+def not_readable(path: Path, job_id: str, error: OSError | DocumentTooLarge) -> pb.Result:
+    """A document that `documents.read` did not give."""
+    name = display_name(path)
+    if isinstance(error, DocumentTooLarge):
+        return failure(name, job_id, error.code, str(error))
+    return failure(name, job_id, "URI_UNREADABLE", f"{name}: {error.strerror or error}")
 
 
 def first_error(result: pb.Result) -> pb.Error | None:
@@ -48,7 +60,7 @@ def as_jsonl(result: pb.Result) -> str:
 
 def as_text(result: pb.Result, *, heading: bool) -> str:
     """The text in reading order, a line each, pages set apart; `heading` puts the file's name first."""
-    blocks = [f"== {result.file or result.job_id} =="] if heading else []
+    blocks = [f"== {printable(result.file or result.job_id)} =="] if heading else []
     page = result.lines[0].page if result.lines else 0
     for line in result.lines:
         if line.page != page:
@@ -65,7 +77,7 @@ def complaint(result: pb.Result) -> str | None:
     error = first_error(result)
     what = "not read" if result.status != pb.PARTIAL else "read in part"
     why = f"{pb.ErrorCode.Name(error.code)}: {error.message}" if error is not None else "no reason was given"
-    return f"{result.file or result.job_id}: {what}: {why}"
+    return printable(f"{result.file or result.job_id}: {what}: {why}")
 
 
 class InOrder:

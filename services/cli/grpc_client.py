@@ -7,21 +7,24 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import grpc
+import typer
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from opentelemetry import trace
 
+from services.cli import documents
+from services.cli.documents import MAX_MESSAGE_BYTES, display_name
 from services.cli.errors import Unreachable
-from services.cli.formats import failure
+from services.cli.formats import failure, not_readable
 from services.cli.state import Address
 from services.common import rpc, telemetry
-from services.common.errors import OcrError, Unavailable
+from services.common.errors import DocumentTooLarge, OcrError, Unavailable
 from services.common.pb import ocr_pb2 as pb
 from services.common.pb import ocr_pb2_grpc
 
-MAX_MESSAGE_MB = 64
+MAX_MESSAGE_MB = MAX_MESSAGE_BYTES >> 20
 CONNECT_TIMEOUT_S = 5.0
-# What a Job adds to its document on the wire, with room to spare.
-ENVELOPE_BYTES = 64 << 10
+READY_PERIOD_S = 0.2
+GATEWAY = "ocr.v1.Ocr"
 Numbered = tuple[int, pb.Result]
 Call: TypeAlias = "grpc.aio.StreamStreamCall[pb.Job, pb.Result]"
 
@@ -56,6 +59,7 @@ class GatewayStream:
         """
         async with rpc.channel(self._address.target, max_message_mb=MAX_MESSAGE_MB) as channel:
             await self._connect(channel)
+            await self._until_ready(channel)
             # Not the current span for longer: a generator may be resumed and closed in other contexts.
             span = telemetry.tracer.start_span("ocrctl recognize")
             with trace.use_span(span):
@@ -70,6 +74,8 @@ class GatewayStream:
                 for numbered in self._fail_open("DEADLINE_EXCEEDED", why):
                     yield numbered
             except grpc.aio.AioRpcError as lost:
+                if lost.code() is grpc.StatusCode.UNIMPLEMENTED:
+                    raise self._no_gateway() from None
                 error = rpc.error_from(lost)
                 for numbered in self._fail_open(error.code, str(error)):
                     yield numbered
@@ -87,26 +93,50 @@ class GatewayStream:
                 "`ocrctl up`, or say where it is with --gateway HOST:PORT or OCR_GATEWAY."
             ) from None
 
+    async def _until_ready(self, channel: grpc.aio.Channel) -> None:
+        """Wait while the gateway warms up, as long as for an answer; it refuses documents until then."""
+        stub: Any = health_pb2_grpc.HealthStub(channel)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                if await self._is_ready(stub):
+                    return
+                typer.echo(f"waiting for the gateway at {self._address.target} to become ready", err=True)
+                while not await self._is_ready(stub):  # noqa: ASYNC110  # the event is in another process
+                    await asyncio.sleep(READY_PERIOD_S)
+        except TimeoutError:
+            raise Unreachable(
+                f"The gateway at {self._address.target} did not become ready within {self._timeout_s:g} s: "
+                "look at its log, or give it more with --timeout."
+            ) from None
+
+    async def _is_ready(self, stub: Any) -> bool:
+        try:
+            answer = await stub.Check(health_pb2.HealthCheckRequest(service=GATEWAY))
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.NOT_FOUND:
+                raise self._no_gateway() from None
+            # Any other answer, as that it has no health service, comes from a server that can be asked.
+            return error.code() is not grpc.StatusCode.UNAVAILABLE
+        return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+
+    def _no_gateway(self) -> Unreachable:
+        return Unreachable(
+            f"{self._address.target} (from {self._address.origin}) is not a gateway: say where one is with "
+            "--gateway HOST:PORT or OCR_GATEWAY."
+        )
+
     async def _jobs(self) -> AsyncIterator[pb.Job]:
         for index, path in enumerate(self._files):
             await self._slots.acquire()
             job_id = self._job_ids[index]
             try:
-                content = await asyncio.to_thread(_read, path)
-            except (OSError, ValueError) as error:
-                self._refuse(index, error)
+                content = await asyncio.to_thread(documents.read, path)
+            except (OSError, DocumentTooLarge) as error:
+                self._refused.append((index, not_readable(path, job_id, error)))
+                self._slots.release()
                 continue
             options = pb.Options(priority=self._priority)
-            yield pb.Job(job_id=job_id, file=str(path), content=content, options=options)
-
-    def _refuse(self, index: int, error: OSError | ValueError) -> None:
-        path, job_id = str(self._files[index]), self._job_ids[index]
-        if isinstance(error, OSError):
-            why, code = f"{path}: {error.strerror}", "URI_UNREADABLE"
-        else:
-            why, code = str(error), "DOCUMENT_TOO_LARGE"
-        self._refused.append((index, failure(path, job_id, code, why)))
-        self._slots.release()
+            yield pb.Job(job_id=job_id, file=display_name(path), content=content, options=options)
 
     async def _answers(self, call: Call) -> AsyncIterator[Numbered]:
         while (answer := await asyncio.wait_for(call.read(), self._timeout_s)) is not grpc.aio.EOF:
@@ -122,21 +152,13 @@ class GatewayStream:
         left, self._open = self._open, {}
         refused = dict(self._refused)
         return [
-            (index, refused.get(index) or failure(str(self._files[index]), job_id, code, why))
+            (index, refused.get(index) or failure(display_name(self._files[index]), job_id, code, why))
             for job_id, index in left.items()
         ]
 
     def _raise_if_gone(self, error: OcrError) -> None:
         if isinstance(error, Unavailable):
             raise Unreachable(f"The gateway at {self._address.target} cannot be used now: {error}")
-
-
-def _read(path: Path) -> bytes:
-    """The document; `ValueError` when no message can hold it."""
-    limit = MAX_MESSAGE_MB * 2**20 - ENVELOPE_BYTES
-    if (size := path.stat().st_size) > limit:
-        raise ValueError(f"{path} has {size} bytes; a call carries at most {limit}")
-    return path.read_bytes()
 
 
 async def until_serving(address: str, *, period_s: float = 0.1) -> None:

@@ -18,13 +18,14 @@ from typing import Any
 from opentelemetry.trace import SpanKind
 
 from services.cli import answers, documents
+from services.cli.documents import MAX_MESSAGE_BYTES, display_name
 from services.cli.errors import CliError, Unreachable
-from services.cli.formats import failure
+from services.cli.formats import failure, not_readable
 from services.cli.state import Address
 from services.common import telemetry
+from services.common.errors import DocumentTooLarge
 from services.common.pb import ocr_pb2 as pb
 
-MAX_MESSAGE_BYTES = 64 << 20  # as the largest gRPC message
 MAX_RESULT_BYTES = MAX_MESSAGE_BYTES - (1 << 20)  # beside it the key, the headers and Kafka's own
 UNACKNOWLEDGED = 16  # documents on their way to the broker, which are also those held in memory
 CONNECT_TIMEOUT_S = 5.0
@@ -78,8 +79,8 @@ class Kafka:
         for index, path in enumerate(files):
             try:
                 waiting.append((index, self._send(producer, path, job_ids[index])))
-            except OSError as error:
-                yield index, failure(str(path), job_ids[index], "URI_UNREADABLE", f"{path}: {error.strerror}")
+            except (OSError, DocumentTooLarge) as error:
+                yield index, not_readable(path, job_ids[index], error)
             if len(waiting) >= UNACKNOWLEDGED:
                 yield self._acknowledged(waiting.pop(0), files, job_ids)
         for sent in waiting:
@@ -89,10 +90,11 @@ class Kafka:
         from kafka.errors import KafkaError
 
         topic, kind = self._topics.jobs, documents.content_type(path)
-        headers = [("content-type", kind.encode()), ("file", str(path).encode())]
+        headers = [("content-type", kind.encode()), ("file", display_name(path).encode())]
+        content = documents.read(path)
         with telemetry.tracer.start_as_current_span(f"send {topic}", kind=SpanKind.PRODUCER):
             try:
-                return producer.send(topic, path.read_bytes(), job_id.encode(), headers + trace_headers())
+                return producer.send(topic, content, job_id.encode(), headers + trace_headers())
             except KafkaError as error:
                 return error
 
@@ -102,16 +104,20 @@ class Kafka:
         from kafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
 
         index, outcome = sent
+        name = display_name(files[index])
         try:
             if isinstance(outcome, KafkaError):
                 raise outcome
             outcome.get(timeout=30)
         except (MessageSizeTooLargeError, RecordListTooLargeError):
-            why = f"{files[index]} is too large for topic {self._topics.jobs}; use `ocrctl recognize`"
-            return index, failure(str(files[index]), job_ids[index], "DOCUMENT_TOO_LARGE", why)
+            why = (
+                f"{name} is too large for topic {self._topics.jobs}: raise its max.message.bytes; `ocrctl "
+                "recognize` takes documents up to the gateway's max_document_mb, 32 MiB unless set otherwise"
+            )
+            return index, failure(name, job_ids[index], "DOCUMENT_TOO_LARGE", why)
         except KafkaError as error:
             where = f"The broker at {self._address.target}"
-            raise Unreachable(f"{where} did not take {files[index]}: {error}.") from None
+            raise Unreachable(f"{where} did not take {name}: {error}.") from None
         return index, None
 
     def _producer(self) -> Any:
@@ -210,11 +216,11 @@ def submit_and_wait(
         for result in heard_from.poll():
             if (number := awaited.pop(result.job_id, None)) is not None:
                 heard = time.monotonic()
-                result.file = str(files[number])
+                result.file = display_name(files[number])
                 yield number, result
     for job_id, index in awaited.items():
         why = f"no result for {timeout_s:g} s; is a gateway running? `ocrctl results` shows late ones"
-        yield index, failure(str(files[index]), job_id, "DEADLINE_EXCEEDED", why)
+        yield index, failure(display_name(files[index]), job_id, "DEADLINE_EXCEEDED", why)
 
 
 def all_answers(kafka: Kafka, *, follow: bool, from_beginning: bool) -> Iterator[pb.Result]:

@@ -5,15 +5,20 @@ that has the characters. Where no such font is found the boxes carry numbers ins
 same name says what each number reads. Nothing is downloaded for it.
 """
 
+import errno
 import functools
+import itertools
 import math
+import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from services.cli.documents import display_name
+from services.cli.errors import UsageError, printable
 from services.common.errors import OcrError
 from services.common.images import LARGEST_MAX_PIXELS, ImageLimits, decode_document
 from services.common.pb import ocr_pb2 as pb
@@ -37,34 +42,64 @@ Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
 
 
 class Overlays:
-    """Writes the pictures of one run into `folder`, with no two files of the same name."""
+    """Writes the pictures of one run into `folder`. No file is overwritten: a taken name gets a number.
 
-    def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+    Raises `UsageError` when the folder cannot be made or written, or holds one of `inputs`: a picture among
+    the documents would be read as one the next time.
+    """
+
+    def __init__(self, folder: Path, inputs: Iterable[Path] = ()) -> None:
+        _require_apart(folder, inputs)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._taken = {path.name.casefold() for path in folder.iterdir()}
+        except OSError as error:
+            raise _unusable(folder, error.strerror) from None
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise _unusable(folder, "nothing can be written there")
         self._folder = folder
-        self._taken: set[str] = set()
 
     def write(self, path: Path, result: pb.Result) -> list[Path]:
-        """Write one JPEG for each page of the document at `path` that was read; gives their paths."""
-        name = self._free_name(path.stem)
-        many = len(result.pages) > 1
+        """Write one JPEG for each page of the document at `path` that was read; gives their paths.
+
+        Raises `OSError`, and `OcrError` when the document is no longer what was read.
+        """
+        numbers = [page.number for page in result.pages]
+        endings = {number: f"-p{number}" if len(numbers) > 1 else "" for number in numbers}
+        name = self._free_name(path.stem, list(endings.values()))
         written = []
         for number, page in load_pages(path, result):
-            target = self._folder / (f"{name}-p{number}.jpg" if many else f"{name}.jpg")
+            target = self._folder / f"{name}{endings[number]}.jpg"
             picture, legend = draw(page, [line for line in result.lines if line.page == number])
-            picture.save(target, quality=88, subsampling=0)  # thin coloured lines keep their colour
+            with target.open("xb") as file:
+                picture.save(file, "JPEG", quality=88, subsampling=0)  # thin coloured lines keep their colour
             written.append(target)
             if legend:
-                target.with_suffix(".txt").write_text(legend, encoding="utf-8")
+                with target.with_suffix(".txt").open("x", encoding="utf-8") as text:
+                    text.write(legend)
         return written
 
-    def _free_name(self, stem: str) -> str:
-        name, count = stem, 1
-        while name in self._taken:
-            count += 1
-            name = f"{stem}-{count}"
-        self._taken.add(name)
-        return name
+    def _free_name(self, stem: str, endings: Sequence[str]) -> str:
+        for count in itertools.count(1):
+            name = stem if count == 1 else f"{stem}-{count}"
+            files = {f"{name}{end}{suffix}".casefold() for end in endings for suffix in (".jpg", ".txt")}
+            if not files & self._taken:
+                self._taken |= files
+                return name
+        raise AssertionError("numbers do not end")
+
+
+def _require_apart(folder: Path, inputs: Iterable[Path]) -> None:
+    target = os.path.realpath(folder)
+    for path in inputs:
+        if os.path.realpath(path.parent) == target:
+            raise _unusable(
+                folder, f"{display_name(path)} is in it; choose a folder without documents to read"
+            )
+
+
+def _unusable(folder: Path, why: str | None) -> UsageError:
+    return UsageError(printable(f"The folder for pictures, {display_name(folder)}, cannot be used: {why}."))
 
 
 def load_pages(path: Path, result: pb.Result) -> Iterator[tuple[int, Image.Image]]:
@@ -72,6 +107,8 @@ def load_pages(path: Path, result: pb.Result) -> Iterator[tuple[int, Image.Image
     sizes = {page.number: (page.width, page.height) for page in result.pages if page.width and page.height}
     if not sizes:
         return
+    if not path.is_file():
+        raise OSError(errno.ESPIPE, "a pipe can be read only once")
     limits = ImageLimits(max_bytes=sys.maxsize, max_pixels=LARGEST_MAX_PIXELS, max_pages=sys.maxsize)
     for page in decode_document(path.read_bytes(), limits):
         if page.number in sizes and not isinstance(page.image, OcrError):

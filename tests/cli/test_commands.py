@@ -1,5 +1,6 @@
 """The command line itself: what it refuses, how it says so, how it ends."""
 
+import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -231,3 +232,70 @@ def test_results_may_be_as_large_as_the_topics_that_up_makes(monkeypatch: pytest
     assert "OCR_MAX_RESULT_BYTES" not in commands._environment(topics, own_broker=False)
     monkeypatch.setenv("OCR_MAX_RESULT_BYTES", "5")
     assert commands._environment(topics, own_broker=True)["OCR_MAX_RESULT_BYTES"] == "5"
+
+
+def test_pictures_never_replace_the_documents(slip: Path) -> None:
+    before = slip.read_bytes()
+    for command in (["recognize"], ["submit", "--wait"]):
+        code, out, err = run(*command, slip.parent, "--overlay", slip.parent)
+        assert (code, out) == (2, "")
+        assert "choose a folder without documents" in err
+    assert slip.read_bytes() == before
+
+
+def test_pictures_without_results_are_wrong_use(slip: Path, tmp_path: Path) -> None:
+    code, _, err = run("submit", slip, "--overlay", tmp_path / "out")
+    assert code == 2
+    assert "--wait" in err
+
+
+def test_a_picture_that_cannot_be_made_is_said_and_the_next_has_its_turn(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class WithPages(FakeStream):
+        def _result(self, path: Path, job_id: str) -> pb.Result:
+            result = super()._result(path, job_id)
+            result.pages.add(number=1, width=10, height=10)
+            return result
+
+    monkeypatch.setattr(grpc_client, "GatewayStream", WithPages)
+    code, out, err = run("recognize", folder / "a.png", folder / "c.png", "--overlay", tmp_path / "out")
+    assert code == 1
+    assert out.splitlines()[1::2] == ["a", "c"]
+    assert [line.rpartition(": no picture")[0] for line in err.splitlines()] == [
+        f"{folder}/a.png",
+        f"{folder}/c.png",
+    ]
+
+
+def test_control_characters_in_names_are_shown_escaped(folder: Path) -> None:
+    strange = folder / "new\nline\x1b[31m.png"
+    strange.touch()
+    code, out, _ = run("recognize", strange, folder / "a.png")
+    assert code == 0
+    assert out.splitlines()[0] == f"== {folder}/new\\nline\\x1b[31m.png =="
+    assert run("recognize", "no\nne")[2] == "ocrctl: no\\nne: no such file or folder.\n"
+
+
+WITH_FAKE_STREAM = (
+    "import sys\n"
+    "from services.cli import grpc_client\n"
+    "from services.cli.__main__ import main\n"
+    "from services.common.pb import ocr_pb2 as pb\n"
+    "class Stream:\n"
+    "    def __init__(self, address, files, job_ids, **_): pass\n"
+    "    async def results(self):\n"
+    "        yield 0, pb.Result(status=pb.OK)\n"
+    "grpc_client.GatewayStream = Stream\n"
+    "main()\n"
+)
+
+
+@pytest.mark.parametrize(("where", "said"), [("> /dev/full", "No space left"), (">&-", "closed")])
+def test_an_output_that_takes_nothing_is_a_failure_in_one_line(where: str, said: str, slip: Path) -> None:
+    script = f'"$0" -c "$1" recognize "$2" {where}'
+    words = ["sh", "-c", script, sys.executable, WITH_FAKE_STREAM, str(slip)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, env=dict(os.environ))
+    assert done.returncode == 1
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1

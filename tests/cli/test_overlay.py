@@ -8,6 +8,7 @@ import pytest
 from PIL import Image, ImageChops
 
 from services.cli import overlay
+from services.cli.errors import UsageError
 from services.cli.overlay import Overlays, font_for
 from services.common.pb import ocr_pb2 as pb
 
@@ -50,7 +51,7 @@ def test_boxes_are_drawn_on_the_page_and_text_beside_it(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("no_fonts")
 def test_without_a_font_that_has_the_characters_boxes_are_numbered_and_explained(tmp_path: Path) -> None:
-    (written,) = Overlays(tmp_path).write(page(tmp_path / "in.png"), result("发票号码", "总计"))
+    (written,) = Overlays(tmp_path / "out").write(page(tmp_path / "in.png"), result("发票号码", "总计"))
     with Image.open(written) as picture:
         assert picture.size == (300, 200)
         assert coloured(picture) > 100
@@ -105,3 +106,41 @@ def test_a_slanted_box_is_drawn_as_it_is(tmp_path: Path) -> None:
     other = Overlays(tmp_path / "o").write(tmp_path / "a.png", slanted)[0]
     with Image.open(straight) as one, Image.open(other) as two:
         assert ImageChops.difference(one, two).getbbox() is not None
+
+
+@pytest.mark.usefixtures("no_fonts")
+def test_files_of_earlier_runs_are_not_overwritten(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "A.txt").write_text("mine")
+    for _ in range(2):
+        Overlays(out).write(page(tmp_path / "a.png"), result("总计"))
+    assert sorted(path.name for path in out.iterdir()) == [
+        "A.txt",
+        "a-2.jpg",
+        "a-2.txt",
+        "a-3.jpg",
+        "a-3.txt",
+    ]
+    assert (out / "A.txt").read_text() == "mine"
+
+
+def test_the_folder_of_a_document_is_refused_whatever_it_is_called(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path)
+    with pytest.raises(UsageError, match="choose a folder without documents"):
+        Overlays(tmp_path / "link", [page(tmp_path / "a.jpg")])
+
+
+def test_a_folder_that_cannot_be_made_is_wrong_use(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/none")):
+        with pytest.raises(UsageError, match="cannot be used"):
+            Overlays(path)
+
+
+def test_a_folder_that_cannot_be_written_is_wrong_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(overlay.os, "access", lambda *_: False)
+    with pytest.raises(UsageError, match="nothing can be written"):
+        Overlays(tmp_path)
