@@ -144,6 +144,8 @@ def up(
 ) -> int:
     """The whole pipeline until a signal comes."""
     chosen, named = ports.parse(ports_text), states.named_kafka(kafka)
+    _require_topics(topics)
+    _require_choice(engine, models)
     if ports_text != "free":
         ports.require_free(chosen, embedded_broker=named is None)
     _ensure_models(engine, models, offline=offline)
@@ -260,10 +262,21 @@ def _stamped(line: Text) -> Text:
     return Text(clock, style="dim").append_text(line)
 
 
+def _require_topics(topics: Topics) -> None:
+    if why := topics_problem(jobs=topics.jobs, results=topics.results, dlq=topics.dead_letters):
+        raise UsageError(why)
+
+
+def _require_choice(engine: str | None, models: str | None) -> None:
+    from services.cli import model_sets
+
+    model_sets.settled(models, engine)
+
+
 def _ensure_models(engine: str | None, models: str | None, *, offline: bool) -> None:
     from services.cli import model_sets
 
-    asked = model_sets.wanted(models, engine)
+    asked = model_sets.settled(models, engine).models
     if asked is not None:
         model_sets.ensure(asked, offline=offline, fetching=_fetching)
 

@@ -118,16 +118,30 @@ def _model_files(engine: str | None, models: str | None) -> Check:
     from services.cli import model_sets
 
     try:
-        asked = model_sets.wanted(models, engine)
+        choice = model_sets.choice(models, engine)
     except CliError as error:
         return Check("models", Verdict.NOTE, "unknown without an engine", str(error))
-    if asked is None:
+    if (asked := choice.models) is None:
         return Check("models", Verdict.OK, "the simulated engine needs none")
+    try:
+        model_sets.require_known(choice)
+    except CliError as error:
+        return Check("models", Verdict.MISSING, f"{asked} cannot be used", str(error))
     if why := model_sets.missing(asked):
-        return Check(
-            "models", Verdict.NOTE, why, f"`ocrctl up` fetches them, or: ocrctl models fetch {asked}"
-        )
+        return _missing_models(asked, why)
     return Check("models", Verdict.OK, f"{asked} is here and unchanged")
+
+
+def _missing_models(asked: str, why: str) -> Check:
+    """Only a note where `up` would fetch them."""
+    from services.cli import model_sets
+
+    if not model_sets.can_be_fetched(asked):
+        return Check("models", Verdict.MISSING, why, "name a model set, or a folder or file with a model")
+    if problem := model_sets.cache_problem():
+        return Check("models", Verdict.MISSING, why, problem)
+    names = " ".join(model_sets.parts(asked))
+    return Check("models", Verdict.NOTE, why, f"`ocrctl up` fetches them, or: ocrctl models fetch {names}")
 
 
 def _crc32c() -> Check:

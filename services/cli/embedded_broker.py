@@ -16,6 +16,7 @@ import contextlib
 import ctypes
 import importlib.resources
 import os
+import re
 import shutil
 import signal
 import socket
@@ -31,6 +32,7 @@ from typing import IO, Self
 START_TIMEOUT_S = 10.0
 LAST_WORDS_S = 2.0
 KEPT_LINES = 20
+TROUBLE = re.compile("error|warn|fatal|panic|fail|cannot|in use|denied", re.IGNORECASE)
 ATTEMPTS = 3
 """A free port may be taken between our look and the broker's start; then another one is tried."""
 
@@ -94,12 +96,13 @@ class EmbeddedBroker:
 
     @property
     def reason(self) -> str:
-        """The last that it said, or where to look."""
+        """The last trouble that it told of, or where to look."""
         if self._log is not None:
             return f"see {self._log}"
         if self.exit_code is not None and self._listener is not None:
             self._listener.join(LAST_WORDS_S)
-        return self._last_lines[-1] if self._last_lines else "it gave no reason"
+        troubles = [line for line in self._last_lines if TROUBLE.search(line)]
+        return troubles[-1] if troubles else "it gave no reason"
 
     def __enter__(self) -> Self:
         self.start()

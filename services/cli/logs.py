@@ -11,6 +11,7 @@ LEVEL_COLOURS = {"warning": "yellow", "error": "red", "critical": "bold red", "d
 # Said once for each line already, or only of use to machines.
 HIDDEN = frozenset({"time", "timestamp", "ts", "level", "severity", "logger", "service", "message", "msg",
                     "trace_id", "span_id", "pid", "process", "thread"})  # fmt: skip
+NO_REASON = "it gave no reason"
 NAME_WIDTH = max(len(name) for name in COLOURS)
 
 
@@ -60,19 +61,18 @@ def _short(value: object) -> str:
 
 
 def reason(lines: list[str]) -> str:
-    """Why a process died, out of its last lines: a plain one at the end (of a stack trace), else an error."""
+    """Why a process died, out of its last lines: a plain one at the end (of a stack trace), else an error.
+
+    Else a warning. What was said in the ordinary course of things is no reason.
+    """
     written = [(line.strip(), parse(line)) for line in lines if line.strip()]
-    if not written:
-        return "it gave no reason"
-    if written[-1][1] is None:
+    if written and written[-1][1] is None:
         return written[-1][0]
-    errors = [message_of(record) for _, record in written if record and _is_error(record)]
-    plain = [line for line, record in written if record is None]
-    return (errors or plain or [message_of(written[-1][1])])[-1]
-
-
-def _is_error(record: Mapping[str, Any]) -> bool:
-    return level_of(record) in ("error", "critical")
+    records = [record for _, record in written if record is not None]
+    for levels in (("error", "critical"), ("warning",)):
+        if said := [message_of(record) for record in records if level_of(record) in levels]:
+            return said[-1]
+    return NO_REASON
 
 
 def heading(name: str, message: str) -> Text:

@@ -1,15 +1,16 @@
 """What the commands do with model sets: make sure that they are there, and tell about them."""
 
 import contextlib
+import importlib.util
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from services.cli.errors import CliError
+from services.cli.errors import CliError, UsageError
 from services.common import models
-from services.common.engines.base import Choice, choose
+from services.common.engines.base import ENGINES, Choice, choose, sets_for
 from services.common.errors import SetupError
 from services.common.models import MODEL_SETS
 from services.common.settings import EngineSettings
@@ -30,14 +31,86 @@ def choice(models_setting: str | None, engine_setting: str | None) -> Choice:
     try:
         settings = EngineSettings.model_validate({k: v for k, v in given.items() if v is not None})
     except ValidationError as error:
-        raise CliError(f"the services would refuse their settings: {error}") from error
+        raise UsageError(f"the services would refuse their settings: {_in_one_line(error)}") from error
     with said_plainly():
-        return choose(settings.engine, settings.devices, settings.models)
+        chosen = choose(settings.engine, settings.devices, settings.models)
+    _refuse_unknown_engine(chosen.engine)
+    return chosen
+
+
+def _in_one_line(error: ValidationError) -> str:
+    return "; ".join(
+        f"{'.'.join(map(str, problem['loc']))} = {problem['input']!r}: {problem['msg']}"
+        for problem in error.errors()
+    )
+
+
+def _refuse_unknown_engine(engine: str) -> None:
+    module, _, factory = engine.partition(":")
+    if engine not in ENGINES and not factory:
+        names = f"auto, {', '.join(ENGINES)} and package.module:factory"
+        raise UsageError(f"no engine is called {engine!r}; there are {names}")
+    if factory and not _is_importable(module):
+        raise UsageError(f"engine {engine!r} cannot be loaded: there is no module {module}")
+
+
+def _is_importable(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def require_engine(engine: str) -> None:
+    """Raise `CliError` when the library of an engine that comes along is not installed."""
+    if engine in ("openvino", "paddle") and importlib.util.find_spec(engine) is None:
+        raise CliError(f"engine {engine} is not installed: pip install 'ocr-serving[{engine}]'")
+
+
+def require_known(chosen: Choice) -> None:
+    """Raise `UsageError` when there are no such models, or not for this engine. Fetches nothing."""
+    for part in parts(chosen.models or ""):
+        if part in MODEL_SETS:
+            _refuse_other_engines(part, chosen.engine)
+        elif chosen.models and not _is_official(part) and not Path(part).expanduser().exists():
+            names = ", ".join(MODEL_SETS)
+            raise UsageError(
+                f"{part!r} is neither a model set ({names}) nor a folder or .onnx file that exists"
+            )
+    if chosen.engine == "paddle" and chosen.models:
+        _refuse_onnx(chosen.models)
+
+
+def _refuse_other_engines(name: str, engine: str) -> None:
+    if engine in ENGINES and engine not in MODEL_SETS[name].engines:
+        able = ", ".join(MODEL_SETS[name].engines)
+        raise UsageError(
+            f"engine {engine} cannot read model set {name} (it is for {able}); "
+            f"give it one of {sets_for(engine)}"
+        )
+
+
+def _refuse_onnx(asked: str) -> None:
+    for role in models.ROLES:
+        with contextlib.suppress(SetupError):  # what is missing or damaged is said when it is to be loaded
+            if (found := models.resolve(asked, role)).format == "onnx":
+                raise UsageError(
+                    f"engine paddle cannot read {found.model}, which is ONNX; "
+                    f"give it one of {sets_for('paddle')}, or use engine openvino"
+                )
 
 
 def wanted(models_setting: str | None, engine_setting: str | None) -> str | None:
     """The model set, folder or file that services with these settings load; None when they need none."""
     return choice(models_setting, engine_setting).models
+
+
+def settled(models_setting: str | None, engine_setting: str | None) -> Choice:
+    """The choice, once it is clear that the services can be started with it; else `CliError`."""
+    chosen = choice(models_setting, engine_setting)
+    require_known(chosen)
+    require_engine(chosen.engine)
+    return chosen
 
 
 def missing(asked: str) -> str | None:
@@ -48,6 +121,11 @@ def missing(asked: str) -> str | None:
     except SetupError as error:
         return str(error)
     return None
+
+
+def cache_problem() -> str | None:
+    """Why nothing could be fetched here, or None."""
+    return models.cache_problem()
 
 
 def ensure(
@@ -69,12 +147,21 @@ def ensure(
 
 def _fetchable(asked: str) -> Sequence[str]:
     """The names in `asked`, which may be `det=ONE,rec=OTHER`, that can be had from somewhere."""
-    parts = re.findall(r"(?:det|rec)=([^,]+)", asked) or [asked]
-    return [
-        part
-        for part in dict.fromkeys(parts)
-        if part in MODEL_SETS or re.fullmatch(r"[\w.-]+_(det|rec)", part)
-    ]
+    return [part for part in parts(asked) if part in MODEL_SETS or _is_official(part)]
+
+
+def parts(asked: str) -> Sequence[str]:
+    """The models in `asked`, which may be `det=ONE,rec=OTHER`."""
+    return list(dict.fromkeys(re.findall(r"(?:det|rec)=([^,]+)", asked) or [asked]))
+
+
+def _is_official(part: str) -> bool:
+    return re.fullmatch(r"[\w.-]+_(det|rec)", part) is not None
+
+
+def can_be_fetched(asked: str) -> bool:
+    """Whether all of `asked` can be had from somewhere."""
+    return list(_fetchable(asked)) == list(parts(asked))
 
 
 def rows() -> list[tuple[str, str, str, str]]:

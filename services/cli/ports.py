@@ -2,6 +2,8 @@
 
 import contextlib
 import socket
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
 from services.cli.errors import CliError, UsageError
@@ -36,7 +38,17 @@ def parse(text: str) -> Ports:
         return Ports()
     if text == "free":
         return free()
-    return replace(Ports(), **dict(_named(part) for part in text.split(",")))
+    named = [_named(part) for part in text.split(",")]
+    chosen = replace(Ports(), **dict(named))
+    _refuse_twice(text, [name for name, _ in named], "is named twice")
+    _refuse_twice(text, list(chosen.by_name().values()), "would be the port of two")
+    return chosen
+
+
+def _refuse_twice(text: str, given: Sequence[object], what: str) -> None:
+    twice = [str(one) for one, times in Counter(given).items() if times > 1]
+    if twice:
+        raise UsageError(f"--ports {text}: {', '.join(twice)} {what}; give each a port of its own, once.")
 
 
 def _named(part: str) -> tuple[str, int]:

@@ -166,20 +166,28 @@ class Stack:
 
 
 class Signals:
-    """The first SIGINT or SIGTERM sets `stop`, a later one calls `kill`. Needs the main thread."""
+    """The first SIGINT or SIGTERM sets `stop`, a later one calls `kill`. Needs the main thread.
+
+    SIGHUP sets `stop` as well, but never kills: shell and kernel may both send it when a terminal is closed.
+    Under nohup it stays ignored.
+    """
 
     def __init__(self, kill: Callable[[], None], say: Callable[[str], None]) -> None:
         self.stop = asyncio.Event()
         self.forced: int | None = None
         self._kill = kill
         self._say = say
-        for number in (signal.SIGINT, signal.SIGTERM):
+        hears_hangup = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
+        self._numbers = (signal.SIGINT, signal.SIGTERM, *((signal.SIGHUP,) if hears_hangup else ()))
+        for number in self._numbers:
             asyncio.get_running_loop().add_signal_handler(number, self._on_signal, number)
 
     def _on_signal(self, number: int) -> None:
         if not self.stop.is_set():
-            self._say("stopping: finishing what was taken in (once more to leave at once)")
             self.stop.set()
+            self._say("stopping: finishing what was taken in (once more to leave at once)")
+            return
+        if number == signal.SIGHUP:
             return
         self.forced = number
         self._say("leaving at once")
@@ -187,7 +195,7 @@ class Signals:
 
     def close(self) -> None:
         """Give the signals back."""
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in self._numbers:
             asyncio.get_running_loop().remove_signal_handler(number)
 
 

@@ -69,6 +69,10 @@ class ModelDamaged(SetupError):
     """The files are there, but are not those that were pinned, or cannot be read."""
 
 
+class CacheUnwritable(SetupError):
+    """The folder of the model sets cannot take what would be fetched."""
+
+
 @dataclass(frozen=True)
 class ModelFiles:
     """One model, ready to be loaded.
@@ -462,13 +466,16 @@ def fetch(name: str, cache: Path | None = None) -> Path:
 
     Does nothing, without touching the network, when the set is there and its hashes fit. Others never see
     half a set: it is put together beside and moved into place at once. Raises `ModelMissing` (unknown name,
-    no download) and `ModelDamaged` (something was downloaded, but it is not what was pinned).
+    no download), `ModelDamaged` (something was downloaded, but it is not what was pinned) and
+    `CacheUnwritable`.
     """
     cache = cache or default_cache()
     if _is_official(name):
         return fetch_official(name, cache)
     model_set = _known(name)
     folder = cache / model_set.name
+    if not _problems(folder, model_set.files):
+        return folder  # also where it cannot be written
     with _only_one(cache):
         if _problems(folder, model_set.files):
             with tempfile.TemporaryDirectory(dir=cache, prefix=".fetch-") as scratch:
@@ -501,10 +508,31 @@ def _sha256(path: Path) -> str:
 @contextmanager
 def _only_one(cache: Path) -> Iterator[None]:
     """Several services may start at once on an empty cache: one downloads, the others wait for it."""
-    cache.mkdir(parents=True, exist_ok=True)
-    with (cache / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with (cache / ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+    except OSError as error:  # of what is done meanwhile too: a full disk, a folder that is read-only
+        raise _unwritable(cache, error.strerror or str(error)) from error
+
+
+def _unwritable(cache: Path, why: str) -> CacheUnwritable:
+    """The error for a cache that cannot be written."""
+    return CacheUnwritable(
+        f"the folder of model sets {cache} cannot be written ({why}); name another one with OCR_MODELS_DIR"
+    )
+
+
+def cache_problem(cache: Path | None = None) -> str | None:
+    """Why nothing could be fetched into the cache, or None when it looks writable. Writes nothing."""
+    cache = cache or default_cache()
+    place = next(folder for folder in (cache.absolute(), *cache.absolute().parents) if folder.exists())
+    if not place.is_dir():
+        return str(_unwritable(cache, f"{place} is no folder"))
+    if not os.access(place, os.W_OK | os.X_OK):
+        return str(_unwritable(cache, f"no permission in {place}"))
+    return None
 
 
 def _download(model_set: ModelSet, scratch: Path) -> Path:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from services.common.batch_contract import Request
 from services.common.errors import InvalidJob, OcrError
-from services.common.images import ImageLimits
+from services.common.images import LARGEST_MAX_PIXELS, ImageLimits
 from services.common.model_service import ServedModel, Stopwatch
 from services.common.page_size import shrink
 from services.common.pb import ocr_pb2 as pb
@@ -94,6 +94,11 @@ def _named_size(request: pb.DetectRequest) -> Size | None:
         raise InvalidJob(
             f"source_width is {size[1]} and source_height {size[0]}; send both for a page that was shrunk,"
             " or neither"
+        )
+    if size[0] * size[1] > LARGEST_MAX_PIXELS:  # no page that any gateway can be told to take is larger
+        raise InvalidJob(
+            f"source_width {size[1]} times source_height {size[0]} exceeds {LARGEST_MAX_PIXELS} pixels;"
+            " send the size of the page that was shrunk"
         )
     return size if all(size) else None
 

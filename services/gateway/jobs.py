@@ -109,27 +109,31 @@ class Failure:
 
 def header(headers: Headers, name: str) -> str:
     """Text of the last header of that name, as Kafka has it; empty when there is none."""
+    return _last(headers, name).decode("utf-8", "replace").strip()
+
+
+def _last(headers: Headers, name: str) -> bytes:
     values = [value for found, value in headers if found.lower() == name]
-    return values[-1].decode("utf-8", "replace").strip() if values else ""
+    return values[-1] if values else b""
 
 
 def job_id_of(record: Record, in_body: str = "") -> str:
     """Name of the job: header `job-id`, else `job_id` in JSON, else the key, else made from where it lies."""
-    named = header(record.headers, "job-id") or in_body or _readable(record.key)
+    named = _readable(_last(record.headers, "job-id").strip()) or in_body or _readable(record.key)
     if len(named) > MAX_JOB_ID:
         return hashlib.sha256(named.encode()).hexdigest()
     return named or f"{record.topic}-{record.partition}-{record.offset}"
 
 
-def _readable(key: bytes | None) -> str:
-    """A key as text; keys that are no text, such as binary numbers, in hexadecimal."""
-    if not key:
+def _readable(name: bytes | None) -> str:
+    """A key or header as text; in hexadecimal what is no text, such as a binary number: no two are one."""
+    if not name:
         return ""
     try:
-        text = key.decode()
+        text = name.decode()
     except UnicodeDecodeError:
-        return key.hex()
-    return text if text.isprintable() else key.hex()
+        return name.hex()
+    return text if text.isprintable() else name.hex()
 
 
 def parse(record: Record) -> Order:

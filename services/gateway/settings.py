@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from services.common.images import LARGEST_MAX_PIXELS, ImageLimits
 from services.common.settings import CommaList, Port, Positive, ServerSettings
+from services.common.topics import topics_problem
 
 
 class KafkaSettings(ServerSettings):
@@ -126,6 +127,8 @@ class GatewaySettings(KafkaSettings):
             raise ValueError("max_request_mb must be below max_message_mb")
         if 0 < self.max_concurrent_calls <= self.max_in_flight:
             raise ValueError("max_concurrent_calls must exceed max_in_flight, or health checks are refused")
+        if why := topics_problem(jobs=self.jobs_topic, results=self.results_topic, dlq=self.dlq_topic):
+            raise ValueError(why)
         for option in self.kafka_options:
             if "=" not in option:
                 raise ValueError(f"kafka_options: {option!r} is not name=value")

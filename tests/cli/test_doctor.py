@@ -24,8 +24,8 @@ def without(monkeypatch: pytest.MonkeyPatch, *missing: str) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", find_spec)
 
 
-def examined(engine: str | None = None) -> dict[str, Check]:
-    return {check.name: check for check in doctor.examine(engine=engine, kafka=NOBODY)}
+def examined(engine: str | None = None, models: str | None = None) -> dict[str, Check]:
+    return {check.name: check for check in doctor.examine(engine=engine, models=models, kafka=NOBODY)}
 
 
 def test_a_gateway_without_crc32c_would_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,3 +83,41 @@ def test_settings_that_the_services_refuse_are_refused_at_once(monkeypatch: pyte
     monkeypatch.setenv("OCR_PREDICTORS", "none")
     with pytest.raises(CliError, match="predictors"):
         model_sets.wanted(None, None)
+
+
+def test_an_engine_that_does_not_exist_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    without(monkeypatch, "paddle", "openvino")
+    monkeypatch.setenv("OCR_ENGINE", "nope")
+    check = examined()["engine"]
+    assert check.verdict is Verdict.MISSING
+    assert "'nope'" in check.remedy
+    assert "simulated" in check.remedy
+
+
+@pytest.mark.parametrize(
+    ("engine", "models"), [("openvino", "nope"), ("openvino", "/nowhere"), ("paddle", "ppocr-v6-small")]
+)
+def test_models_that_up_would_refuse_are_missing(engine: str, models: str) -> None:
+    check = doctor._model_files(engine, models)
+    assert check.verdict is Verdict.MISSING
+    assert models in check.remedy
+    assert "ocrctl up` fetches" not in check.remedy
+
+
+def test_models_that_up_would_fetch_are_a_note_where_they_can_be_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OCR_MODELS_DIR", str(tmp_path / "new" / "models"))
+    assert doctor._model_files("openvino", None).verdict is Verdict.NOTE
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("OCR_MODELS_DIR", str(tmp_path / "file" / "models"))
+    check = doctor._model_files("openvino", None)
+    assert check.verdict is Verdict.MISSING
+    assert "cannot be written" in check.remedy
+
+
+def test_a_folder_of_models_in_the_wrong_format_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "inference.onnx").touch()
+    check = doctor._model_files("paddle", str(tmp_path))
+    assert check.verdict is Verdict.MISSING
+    assert "ONNX" in check.remedy

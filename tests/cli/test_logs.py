@@ -41,3 +41,10 @@ def test_the_reason_of_a_crash_is_the_last_line_of_its_stack_trace() -> None:
     ]
     assert logs.reason(lines) == "ValueError: no such model"
     assert logs.reason([]) == "it gave no reason"
+
+
+def test_an_ordinary_line_is_no_reason() -> None:
+    ready = json.dumps({"level": "info", "message": "ready"})
+    warning = json.dumps({"level": "warning", "message": "nobody answers"})
+    assert logs.reason(["a library's chatter", ready]) == "it gave no reason"
+    assert logs.reason([warning, ready]) == "nobody answers"

@@ -22,7 +22,9 @@ def test_free_ports_are_all_different() -> None:
     assert len(set(found.values())) == len(found)
 
 
-@pytest.mark.parametrize("text", ["", "gatway=1", "gateway=x", "gateway=0", "gateway=70000", "gateway"])
+@pytest.mark.parametrize(
+    "text", ["", "gatway=1", "gateway=x", "gateway=0", "gateway=70000", "gateway", "gateway=1,gateway=2"]
+)
 def test_what_cannot_be_meant_is_wrong_use(text: str) -> None:
     with pytest.raises(UsageError, match="--ports"):
         ports.parse(text)
@@ -36,3 +38,9 @@ def test_a_taken_port_is_named_with_the_way_out() -> None:
         mine = Ports(**(ports.free().__dict__ | {"detector": number}))
         with pytest.raises(CliError, match=rf"{number} \(detector\).*--ports free"):
             ports.require_free(mine, embedded_broker=True)
+
+
+@pytest.mark.parametrize("text", ["gateway=6000,detector=6000", "gateway=50052", "kafka=9464"])
+def test_one_port_for_two_is_wrong_use(text: str) -> None:
+    with pytest.raises(UsageError, match=r"--ports .*(6000|50052|9464)"):
+        ports.parse(text)

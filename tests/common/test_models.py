@@ -1,5 +1,6 @@
 """Model sets: found, checked and fetched, and told apart from what is not one."""
 
+import errno
 import hashlib
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ from services.common import models
 from services.common.models import (
     MODEL_SETS,
     ROLES,
+    CacheUnwritable,
     ModelDamaged,
     ModelMissing,
     ModelSet,
@@ -314,3 +316,31 @@ def test_incomplete_folders_say_what_is_missing(tmp_path: Path) -> None:
     (folder / "inference.pdiparams").unlink()
     with pytest.raises(ModelMissing, match=r"inference\.pdiparams is missing"):
         resolve(str(folder), "det")
+
+
+def test_a_cache_that_cannot_be_written_is_a_typed_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(CacheUnwritable, match=r"file/models cannot be written.*OCR_MODELS_DIR"):
+        fetch("ppocr-v6-small", tmp_path / "file" / "models")
+
+
+def test_a_set_that_is_there_needs_no_writable_cache(
+    small: Callable[..., ModelSet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small()
+    fetch("small", tmp_path / "cache")
+    (tmp_path / "cache" / ".lock").unlink()
+    (tmp_path / "cache" / ".lock").mkdir()  # nobody can write to it, not even root
+    assert fetch("small", tmp_path / "cache") == tmp_path / "cache" / "small"
+
+
+def test_a_disk_that_is_full_is_a_typed_error(
+    small: Callable[..., ModelSet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    small()
+    monkeypatch.setattr(shutil, "copyfileobj", full)
+    with pytest.raises(CacheUnwritable, match="no space left"):
+        fetch("small", tmp_path / "cache")

@@ -98,6 +98,14 @@ class TestWithAPredictor:
             ),
             (pb.DetectRequest(image=raw_image(PAGE), source_width=10), "INVALID_JOB"),
             (pb.DetectRequest(image=raw_image(PAGE), source_height=10), "INVALID_JOB"),
+            (
+                pb.DetectRequest(image=raw_image(PAGE), source_width=4_294_967_295, source_height=1),
+                "INVALID_JOB",
+            ),
+            (
+                pb.DetectRequest(image=raw_image(PAGE), source_width=100_000, source_height=100_000),
+                "INVALID_JOB",
+            ),
             (pb.DetectRequest(image=raw_image(PAGE), priority=9), "INVALID_JOB"),
         ],
         ids=lambda value: value if isinstance(value, str) else "",

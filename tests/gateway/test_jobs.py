@@ -84,6 +84,10 @@ def test_a_deadline_without_a_timestamp_is_refused():
     [
         (b"k", [("job-id", b"h")], "h", "the header wins"),
         (b"k", [("job-id", b"a"), ("job-id", b"b")], "b", "the last header counts, as everywhere in Kafka"),
+        (b"k", [("job-id", b"\xff\x01")], "ff01", "a header that is no UTF-8 in hexadecimal, as a key"),
+        (b"k", [("job-id", b"a\nb")], "610a62", "so is one that cannot be printed"),
+        (b"k", [("job-id", b" h\n")], "h", "space around it does not count"),
+        (b"k", [("job-id", b" ")], "k", "an empty header names nothing"),
         (b"k", [], "k", "else the key"),
         (b"\x00\x00\x00\x07", [], "00000007", "a binary key in hexadecimal"),
         (b"\xff\xfe", [], "fffe", "no UTF-8 either"),
@@ -95,9 +99,14 @@ def test_the_name_of_a_job(key, headers, job_id, why):
     assert job_id_of(record(key=key, headers=headers)) == job_id, why
 
 
-@given(key=st.none() | st.binary(max_size=2000), offset=st.integers(0, 2**62))
-def test_every_record_has_a_short_printable_name_and_always_the_same(key, offset):
-    first, second = (job_id_of(Record("t", 0, offset, 0, key)) for _ in range(2))
+@given(
+    key=st.none() | st.binary(max_size=2000),
+    named=st.none() | st.binary(max_size=300),
+    offset=st.integers(0, 2**62),
+)
+def test_every_record_has_a_short_printable_name_and_always_the_same(key, named, offset):
+    headers = () if named is None else (("job-id", named),)
+    first, second = (job_id_of(Record("t", 0, offset, 0, key, None, headers)) for _ in range(2))
     assert first == second
     assert first.isprintable()
     assert 1 <= len(first) <= 256
