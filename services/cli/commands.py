@@ -16,7 +16,7 @@ from rich.text import Text
 from services.cli import documents, formats, logs, ports, stack
 from services.cli import state as states
 from services.cli.embedded_broker import BrokerUnavailable, EmbeddedBroker
-from services.cli.errors import CliError, ExitCode, printable
+from services.cli.errors import CliError, ExitCode, UsageError, printable
 from services.cli.formats import Format
 from services.cli.kafka_client import MAX_RESULT_BYTES, Kafka, Topics, all_answers, create_topics, new_job_id
 from services.cli.kafka_client import submit_and_wait as sent_and_awaited
@@ -27,6 +27,7 @@ from services.cli.state import Address, StateFile, UpState
 from services.cli.supervision import Exited, shell_code
 from services.common import telemetry
 from services.common.pb import ocr_pb2 as pb
+from services.common.topics import topics_problem
 
 PARTITIONS = 4  # of topics that `up` makes: a few gateways can share them
 notes = Console(stderr=True, highlight=False)
@@ -254,7 +255,11 @@ def _environment(topics: Topics, *, own_broker: bool) -> dict[str, str]:
 
 
 def _print_line(log: Console, line: Text) -> None:
-    log.print(_stamped(line))
+    """A terminal that was closed, or a pipe whose reader has gone, must not stop the drain."""
+    try:
+        log.print(_stamped(line))
+    except (OSError, SystemExit):  # Rich makes the latter of a broken pipe
+        log.quiet = True
 
 
 def _stamped(line: Text) -> Text:

@@ -1,5 +1,7 @@
 """The command line itself: what it refuses, how it says so, how it ends."""
 
+import errno
+import io
 import os
 import subprocess
 import sys
@@ -8,6 +10,8 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from rich.console import Console
+from rich.text import Text
 from typer.testing import CliRunner
 
 from services.cli import commands, doctor, grpc_client, kafka_client, model_sets
@@ -232,6 +236,49 @@ def test_results_may_be_as_large_as_the_topics_that_up_makes(monkeypatch: pytest
     assert "OCR_MAX_RESULT_BYTES" not in commands._environment(topics, own_broker=False)
     monkeypatch.setenv("OCR_MAX_RESULT_BYTES", "5")
     assert commands._environment(topics, own_broker=True)["OCR_MAX_RESULT_BYTES"] == "5"
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--jobs-topic", "a", "--results-topic", "a", "--dlq-topic", "a"], "'a'"),
+        (["--jobs-topic", "bad/topic"], "'bad/topic'"),
+        (["--ports", "gateway=50051,detector=50051"], "50051"),
+        (["--engine", "nope"], "'nope'"),
+        (["--engine", "no.such.module:create"], "no.such.module"),
+        (["--engine", "openvino", "--models", "nope"], "ppocr-v6-small"),
+        (["--engine", "paddle", "--models", "ppocr-v6-small"], "ppocr-v5-mobile"),
+        (["--engine", "paddle", "--models", "det=ppocr-v5-mobile,rec=ppocr-v6-small"], "ppocr-v6-small"),
+    ],
+)
+def test_what_up_cannot_mean_is_refused_before_anything_is_started(
+    words: list[str], reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commands, "OwnBroker", lambda port: pytest.fail("it started one"))
+    monkeypatch.setattr(model_sets.models, "fetch", lambda name: pytest.fail(f"fetched {name}"))
+    code, _, err = run("up", *words)
+    assert (code, len(err.splitlines())) == (2, 1), err
+    assert reason in err
+
+
+@pytest.mark.parametrize("words", [["models", "fetch", "ppocr-v6-small"], ["up", "--ports", "free"]])
+def test_a_cache_that_cannot_be_written_is_one_sentence(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("OCR_MODELS_DIR", str(tmp_path / "file" / "models"))
+    code, _, err = run(*words)
+    assert (code, len(err.splitlines())) == (1, 1), err
+    assert str(tmp_path / "file" / "models") in err
+    assert "OCR_MODELS_DIR" in err
+
+
+def test_a_terminal_that_has_gone_does_not_end_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Gone(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError(errno.EIO, "no terminal")
+
+    commands._print_line(Console(file=Gone()), Text("a line"))
 
 
 def test_pictures_never_replace_the_documents(slip: Path) -> None:
