@@ -21,6 +21,7 @@ PURE = {
     "services/common/normalise.py",
     "services/common/page_size.py",
     "services/common/records.py",
+    "services/common/topics.py",
     "services/detector/preprocess.py",
     "services/detector/postprocess.py",
     "services/recognizer/preprocess.py",

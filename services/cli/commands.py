@@ -304,7 +304,6 @@ def demo(
 
     expanded = documents.expand(files)
     _ensure_models(engine, models, offline=offline)
-    out.mkdir(parents=True, exist_ok=True)
     reporter = Reporter(expanded, Format.TEXT, out)
     read: dict[int, pb.Result] = {}
 
