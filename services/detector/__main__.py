@@ -1,15 +1,11 @@
 """`python -m services.detector`: the detector as a process."""
 
-import asyncio
 import sys
 from collections.abc import Sequence
 
-import cv2
-
-from services.common.errors import SetupError
 from services.common.model_service import plan
+from services.common.process import run
 from services.common.rpc import run_service
-from services.common.settings import load
 from services.detector.model import serve_model
 from services.detector.service import DetectorService
 from services.detector.settings import DetectorSettings
@@ -23,14 +19,7 @@ async def serve(settings: DetectorSettings) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Read the settings and serve."""
-    settings = load(DetectorSettings, sys.argv[1:] if argv is None else argv, prog="ocr-detector")
-    # Pages are worked on side by side in threads; more threads inside of each would only get in the way.
-    cv2.setNumThreads(1)
-    try:
-        return asyncio.run(serve(settings))
-    except SetupError as error:
-        print(f"ocr-detector: {error}", file=sys.stderr)  # noqa: T201
-        return 1
+    return run(DetectorSettings, serve, argv, prog="ocr-detector")
 
 
 if __name__ == "__main__":

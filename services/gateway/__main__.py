@@ -1,14 +1,10 @@
 """`python -m services.gateway`: the gateway as a process."""
 
-import asyncio
 import sys
 from collections.abc import Sequence
 
-import cv2
-
-from services.common.errors import SetupError
+from services.common.process import run
 from services.common.rpc import run_service
-from services.common.settings import load
 from services.common.telemetry import observe
 from services.gateway.clients import Backend, DetectorClient, RecognizerClient, RetryLimits
 from services.gateway.pipeline import Pipeline, PipelineLimits
@@ -96,14 +92,7 @@ async def serve(settings: GatewaySettings) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Read the settings and serve."""
-    settings = load(GatewaySettings, sys.argv[1:] if argv is None else argv, prog="ocr-gateway")
-    # Pages are worked on side by side in threads; more threads inside of each would only get in the way.
-    cv2.setNumThreads(1)
-    try:
-        return asyncio.run(serve(settings))
-    except SetupError as error:
-        print(f"ocr-gateway: {error}", file=sys.stderr)  # noqa: T201
-        return 1
+    return run(GatewaySettings, serve, argv, prog="ocr-gateway")
 
 
 if __name__ == "__main__":
