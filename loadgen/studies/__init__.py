@@ -1,0 +1,4 @@
+"""The studies of the benchmark, one module each: `run(context)` measures and gives back a `Section`."""
+
+NAMES = ("memory", "classes", "designs", "invariance")
+"""In the order in which they are run."""
