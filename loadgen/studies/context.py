@@ -16,13 +16,14 @@ class Context:
     """The user's pages, and how much time there is.
 
     `kafka` is HOST:PORT of a broker, None leaves out what needs one. `quick` takes a few seconds a study
-    instead of minutes. `scratch` is a folder to write to.
+    instead of minutes. `scratch` is a folder to write to. `lines` is a folder with more lines to read, one an image.
     """
 
     documents: tuple[Path, ...]
     kafka: str | None
     quick: bool
     scratch: Path
+    lines: Path | None = None
 
 
 def pages_in(folder: Path) -> tuple[Path, ...]:
