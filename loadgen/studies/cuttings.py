@@ -4,19 +4,19 @@ import math
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from loadgen.corpus import Document
+from loadgen.errors import NoDocuments
+
 Page = NDArray[np.uint8]
 
 JPEG_QUALITY = 90
-
-
-class UnreadablePage(ValueError):
-    """A file among the user's pages is no image that OpenCV can read."""
 
 
 @dataclass(frozen=True)
@@ -61,12 +61,19 @@ def _side(draw: random.Random, sizes: Sizes, longest: int) -> int:
     return round(math.exp(draw.uniform(math.log(least), math.log(most))))
 
 
-def read_page(path: Path) -> Page:
-    """The pixels of a page, uint8 `(height, width, 3)`, blue green red. Raises `UnreadablePage`."""
-    image = cv2.imread(str(path), cv2.IMREAD_COLOR)
+def page_of(document: Document) -> Page:
+    """The pixels of a page, uint8 `(height, width, 3)`, blue green red. Raises NoDocuments."""
+    image = cv2.imdecode(np.frombuffer(document.content, np.uint8), cv2.IMREAD_COLOR)
     if image is None:
-        raise UnreadablePage(f"{path} is no image that can be read; take it out of the folder")
+        raise NoDocuments(f"{document.path} is no image that can be read; take it out of the folder")
     return np.asarray(image, np.uint8)
+
+
+def cuttings(documents: Sequence[Document], sizes: Sizes, seed: int, count: int) -> list[Document]:
+    """So many small documents out of large ones, each with a name of its own."""
+    pages = [page_of(document) for document in documents]
+    chosen = islice(cuts([(page.shape[0], page.shape[1]) for page in pages], sizes, seed), count)
+    return [Document(Path(f"cut-{n}.jpg"), encoded(pages, cut)) for n, cut in enumerate(chosen)]
 
 
 def encoded(pages: Sequence[Page], cut: Cut) -> bytes:

@@ -5,21 +5,11 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-
-def percentile(values: Iterable[float], percent: float) -> float:
-    """The nearest rank: the smallest value that `percent` of all do not exceed.
-
-    No value is made up between two measured ones. Raises ValueError: there are none.
-    """
-    ranked = sorted(values)
-    if not ranked or not 0 < percent <= 100:
-        raise ValueError(
-            f"no {percent}th percentile of {len(ranked)} values: give some, and 0 < percent <= 100"
-        )
-    return ranked[math.ceil(len(ranked) * percent / 100) - 1]
+from loadgen import report
+from loadgen.samples import percentile
 
 
-def median(values: Iterable[float]) -> float:
+def median(values: Sequence[float]) -> float:
     """The 50th percentile by nearest rank."""
     return percentile(values, 50)
 
@@ -71,8 +61,7 @@ def verdict_list(verdicts: Iterable[Verdict]) -> str:
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """A Markdown table; floats with three figures."""
-    lines = [header, ["---"] * len(header), *([_cell(cell) for cell in row] for row in rows)]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return report.table(header, [[_cell(cell) for cell in row] for row in rows])
 
 
 def _cell(value: object) -> str:

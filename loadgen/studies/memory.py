@@ -11,20 +11,19 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 import grpc
 
+from loadgen.errors import RunFailed
 from loadgen.report import Section
 from loadgen.stack import Stack, StackConfig, running
 from loadgen.studies import cli
 from loadgen.studies.context import Context
-from loadgen.studies.cuttings import Sizes, cuts, encoded, read_page
+from loadgen.studies.cuttings import Sizes, cuttings
 from loadgen.studies.figures import Verdict, growth, median, table, verdict_list, with_verdicts
-from loadgen.studies.online import Call, Door, Order, so_many_at_a_time
+from loadgen.studies.online import Call, Door, Order, order_of, so_many_at_a_time
 from loadgen.studies.spans import TRACE_ALL, ModelRun, SpanReceiver, batches
-from services.common.pb import ocr_pb2 as pb
 
 DOCUMENTS, QUICK_DOCUMENTS = 3000, 300
 CONCURRENCY = 16
@@ -139,10 +138,10 @@ def _markdown(figures: Mapping[str, Any], processes: Sequence[Held], verdicts: S
             f"{figures['documents']} documents of random sizes, {SIZES.least} to {SIZES.most} pixels a side,"
             f" seed {SEED}, {CONCURRENCY} at a time through gRPC, tracing on. Resident MiB while idle.",
             table(["process", "ready", "after a third", "at the end", "growth after a third"], sizes),
-            f"{figures['batches']} batches of {figures['shapes']} shapes (stage, height and width, size; those"
-            f" with at least {LEAST_BATCHES} batches). More than {SLOW:g} times the median of their shape took"
-            f" {figures['first_batches_slow']} of the {figures['shapes']} first batches (at worst"
-            f" {figures['first_batch_worst']:.2f} times) and {figures['later_batches_slow']} of the"
+            f"{figures['batches']} batches of {figures['shapes']} shapes (stage, height and width, size;"
+            f" those with at least {LEAST_BATCHES} batches). More than {SLOW:g} times the median of"
+            f" their shape took {figures['first_batches_slow']} of the {figures['shapes']} first batches"
+            f" (at worst {figures['first_batch_worst']:.2f} times) and {figures['later_batches_slow']} of the"
             f" {figures['batches'] - figures['shapes']} later ones (at worst"
             f" {figures['later_batch_worst']:.2f} times). The later ones show what other work on the cores"
             " does to a batch whose shape is not new.",
@@ -163,9 +162,8 @@ def run(context: Context) -> Section:
 
 
 def _orders(context: Context, count: int) -> list[Order]:
-    pages = [read_page(path) for path in context.documents]
-    chosen = islice(cuts([page.shape[:2] for page in pages], SIZES, SEED), count)
-    return [Order(0.0, pb.Job(content=encoded(pages, cut))) for cut in chosen]
+    documents = cuttings(context.documents, SIZES, SEED, count)
+    return [order_of(document) for document in documents]
 
 
 async def _load(stack: Stack, orders: Sequence[Order]) -> tuple[dict[str, int], dict[str, int]]:
@@ -181,9 +179,7 @@ async def _load(stack: Stack, orders: Sequence[Order]) -> tuple[dict[str, int], 
 def _check(calls: Iterable[Call]) -> None:
     failed = [call.status.name for call in calls if call.status is not grpc.StatusCode.OK]
     if failed:
-        raise RuntimeError(
-            f"{len(failed)} documents failed, the first with {failed[0]}: see the services' logs"
-        )
+        raise RunFailed(f"{len(failed)} documents failed, the first with {failed[0]}")
 
 
 if __name__ == "__main__":

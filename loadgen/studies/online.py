@@ -5,12 +5,13 @@ Latency counts from the scheduled moment: a sender that falls behind must not ma
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import grpc
 
+from loadgen.corpus import Document
 from services.common.pb import ocr_pb2 as pb
 from services.common.pb import ocr_pb2_grpc
 from services.common.rpc import channel
@@ -53,6 +54,11 @@ class Call:
         return (self.done - self.scheduled) * 1000
 
 
+def order_of(document: Document, at: float = 0.0) -> Order:
+    """The document as it is sent."""
+    return Order(at, pb.Job(file=document.name, content=document.content))
+
+
 Send = Callable[[Order, float], Awaitable[Call]]
 """Sends an order that was due at a moment of the monotonic clock."""
 
@@ -68,7 +74,7 @@ async def on_schedule(send: Send, orders: Iterable[Order]) -> list[Call]:
     return list(await asyncio.gather(*tasks))
 
 
-async def so_many_at_a_time(send: Send, orders: Sequence[Order], concurrency: int) -> list[Call]:
+async def so_many_at_a_time(send: Send, orders: Iterable[Order], concurrency: int) -> list[Call]:
     """Every order as soon as there is a place for it, in the order of completion."""
     left, calls = iter(orders), list[Call]()
 

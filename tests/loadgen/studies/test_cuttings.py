@@ -1,4 +1,5 @@
 from itertools import islice
+from pathlib import Path
 
 import cv2
 import numpy as np
@@ -6,7 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.studies.cuttings import Cut, Sizes, UnreadablePage, cuts, encoded, read_page
+from loadgen.corpus import Document
+from loadgen.errors import NoDocuments
+from loadgen.studies.cuttings import Cut, Sizes, cuts, cuttings, encoded, page_of
 
 SIZES = Sizes(least=60, most=1100, area=90_000, any_area_each=20)
 pages = st.lists(st.tuples(st.integers(10, 3000), st.integers(10, 3000)), min_size=1, max_size=5)
@@ -39,17 +42,27 @@ def test_the_same_seed_cuts_the_same():
     assert first == again != other
 
 
-def test_a_cutting_is_a_file_of_its_own(tmp_path):
-    page = np.zeros((80, 100, 3), np.uint8)
+def document(name="page.png", size=(80, 100)):
+    page = np.zeros((*size, 3), np.uint8)
     page[20:40, 30:70] = 255
-    assert cv2.imwrite(str(tmp_path / "page.png"), page)
-    data = encoded([read_page(tmp_path / "page.png")], Cut(0, left=32, top=22, width=30, height=15))
+    done, data = cv2.imencode(".png", page)
+    assert done
+    return Document(Path(name), data.tobytes())
+
+
+def test_a_cutting_is_an_image_of_its_own():
+    data = encoded([page_of(document())], Cut(0, left=32, top=22, width=30, height=15))
     image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
     assert image.shape == (15, 30, 3)
     assert image.min() > 250
 
 
-def test_a_file_that_is_no_image_is_named(tmp_path):
-    (tmp_path / "page.png").write_bytes(b"text")
-    with pytest.raises(UnreadablePage, match=r"page\.png"):
-        read_page(tmp_path / "page.png")
+def test_cuttings_have_names_of_their_own_and_are_the_same_for_a_seed():
+    first, again = (cuttings([document(size=(300, 200))], SIZES, 5, 4) for _ in range(2))
+    assert first == again
+    assert len({found.name for found in first}) == 4
+
+
+def test_a_file_that_is_no_image_is_named():
+    with pytest.raises(NoDocuments, match=r"page\.png"):
+        page_of(Document(Path("page.png"), b"text"))

@@ -6,32 +6,11 @@ from loadgen.studies.figures import (
     Verdict,
     growth,
     per_second,
-    percentile,
     poisson_schedule,
     rate_within,
     table,
     verdict_list,
 )
-
-values = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=200)
-
-
-@given(values, st.floats(0.1, 100))
-def test_a_percentile_is_the_smallest_measured_value_that_so_many_do_not_exceed(found, percent):
-    answer = percentile(found, percent)
-    assert answer in found
-    assert sum(value <= answer for value in found) >= len(found) * percent / 100 - 1e-9
-    assert sum(value < answer for value in found) < len(found) * percent / 100 + 1e-9
-
-
-def test_the_99th_of_120_is_the_second_largest():
-    assert percentile(range(120), 99) == 118
-
-
-@pytest.mark.parametrize(("found", "percent"), [([], 50), ([1.0], 0), ([1.0], 101)])
-def test_a_percentile_of_nothing_or_beyond_all_is_refused(found, percent):
-    with pytest.raises(ValueError, match="percentile of"):
-        percentile(found, percent)
 
 
 def test_growth_is_a_part_of_the_earlier_value():

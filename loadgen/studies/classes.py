@@ -1,0 +1,375 @@
+"""Online beside bulk: what each costs the other, and what becomes of work that comes too late.
+
+    python -m loadgen.studies.classes DIR --kafka HOST:PORT [--quick]
+
+Both classes send slips of the same kind, online through gRPC on a Poisson schedule, bulk through Kafka as
+much as the pipeline takes. One after the other: bulk alone; online alone; both, on the same schedule; online
+requests whose deadline is too short, beside bulk; and online that by itself is more than the pipeline can
+carry, beside bulk.
+"""
+
+import asyncio
+import logging
+import math
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import cycle, islice, takewhile
+from typing import Any
+
+import grpc
+
+from loadgen.corpus import Document
+from loadgen.errors import BrokerFailed, RunFailed
+from loadgen.kafka_door import KafkaDoor
+from loadgen.prometheus import Metrics, difference
+from loadgen.report import Section
+from loadgen.samples import Run, percentile
+from loadgen.stack import Stack, StackConfig, running
+from loadgen.studies import cli
+from loadgen.studies.context import Context
+from loadgen.studies.cuttings import Sizes, cuttings
+from loadgen.studies.figures import (
+    Verdict,
+    per_second,
+    poisson_schedule,
+    rate_within,
+    table,
+    verdict_list,
+    with_verdicts,
+)
+from loadgen.studies.online import Call, Door, Order, on_schedule, order_of, so_many_at_a_time
+from loadgen.studies.spans import TRACE_ASKED, ModelRun, SpanReceiver
+
+log = logging.getLogger(__name__)
+
+SIZES = Sizes(least=200, most=900, area=120_000)
+SEED = 11
+SLIPS = 40
+ONLINE_SHARE = 0.2
+"""Of the capacity that bulk alone showed."""
+STAGES = ("detector", "recognizer")
+FLOOD = 32
+"""Online requests at a time that are more than the pipeline can carry."""
+BACKLOG = 64
+"""Bulk documents that are always on their way: enough to keep every predictor busy."""
+
+RATIO_LIMIT = 3.0
+TOLERANCE = 0.05
+"""By which two rates of the same machine may differ without meaning anything."""
+CLOCK_SLACK_S = 0.005
+"""Of the moment a batch began, which is known from its end and its length."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Seconds of each part, and how many requests are sent too late."""
+
+    alone_s: float
+    online_s: float
+    hurried: int
+    flood_s: float
+    settle_s: float = 3.0
+
+
+FULL = Scale(alone_s=25, online_s=45, hurried=80, flood_s=12)
+QUICK = Scale(alone_s=4, online_s=6, hurried=20, flood_s=4, settle_s=1)
+
+
+# ---------------------------------------------------------------- pure
+
+
+@dataclass(frozen=True)
+class Both:
+    """Online and bulk, each alone and together. Rates in documents a second, latencies in milliseconds."""
+
+    online_rate: float
+    online_alone: tuple[float, ...]
+    online_beside: tuple[float, ...]
+    bulk_alone: float
+    bulk_beside: float
+    bulk_seconds: tuple[int, ...]
+    """Bulk documents finished in each second beside online."""
+
+    @property
+    def ratio(self) -> float:
+        """P99 of online beside bulk, as a multiple of that alone."""
+        return percentile(self.online_beside, 99) / percentile(self.online_alone, 99)
+
+    @property
+    def kept(self) -> float:
+        """Work done a second beside each other, as a part of what bulk alone did."""
+        return (self.bulk_beside + self.online_rate) / self.bulk_alone
+
+
+@dataclass(frozen=True)
+class Hurried:
+    """Online requests with deadlines that were too short for some of them."""
+
+    statuses: Mapping[str, int]
+    dropped: Mapping[str, int]
+    """Items that left before the model by `stage kind`, those of bulk included."""
+    runs: int
+    """Times that one of these requests rode in a batch."""
+    late: int
+    """Of these, the ones where the batch began after the request's deadline."""
+
+
+@dataclass(frozen=True)
+class Flood:
+    """Bulk beside online work that is more than the pipeline can carry."""
+
+    seconds: float
+    online: int
+    bulk_items: Mapping[str, int]
+    """Items of bulk that a model has taken in that time, by stage."""
+
+
+def late_runs(runs: Sequence[ModelRun], deadlines: Mapping[str, float], slack: float = CLOCK_SLACK_S) -> int:
+    """How many runs began after the deadline of their trace. `deadlines` in seconds of the system's clock."""
+    return sum(run.start > deadlines[run.trace] + slack for run in runs if run.trace in deadlines)
+
+
+def hurried_of(calls: Sequence[Call], dropped: Mapping[str, int], runs: Sequence[ModelRun]) -> Hurried:
+    """What became of hurried calls, and of what they asked the models for."""
+    deadlines = {call.order.trace: call.expired_at for call in calls}
+    ridden = [run for run in runs if run.trace in deadlines]
+    return Hurried(
+        Counter(call.status.name for call in calls), dropped, len(ridden), late_runs(ridden, deadlines)
+    )
+
+
+def dropped_between(before: Mapping[str, Metrics], after: Mapping[str, Metrics]) -> dict[str, int]:
+    """Items that left without a model's work, by stage and kind; the kinds that there were."""
+    found = {
+        f"{stage} {kind}": round(
+            difference(before[stage], after[stage], "ocr_items_dropped_total", stage=stage, kind=kind)
+        )
+        for stage in STAGES
+        for kind in ("expired", "cancelled", "refused")
+    }
+    return {name: count for name, count in found.items() if count}
+
+
+def bulk_between(before: Mapping[str, Metrics], after: Mapping[str, Metrics]) -> dict[str, int]:
+    """Items of bulk that ran, by stage."""
+    name = "ocr_queue_wait_seconds_count"
+    return {
+        stage: round(difference(before[stage], after[stage], name, stage=stage, priority="bulk"))
+        for stage in STAGES
+    }
+
+
+def judge(both: Both, hurried: Hurried, flood: Flood) -> list[Verdict]:
+    """What was to be shown."""
+    expired = hurried.statuses.get("DEADLINE_EXCEEDED", 0)
+    return [
+        Verdict(
+            f"P99 of online beside saturating bulk <= {RATIO_LIMIT:g} times P99 without bulk",
+            f"{both.ratio:.2f}",
+            both.ratio <= RATIO_LIMIT,
+        ),
+        Verdict(
+            f"bulk falls by no more than the online work it made room for, within {TOLERANCE:.0%}",
+            f"{both.bulk_beside:.2f} + {both.online_rate:.2f} of {both.bulk_alone:.2f} documents/s,"
+            f" {both.kept:.1%}",
+            both.kept >= 1 - TOLERANCE,
+        ),
+        Verdict(
+            "bulk moves in every second beside online",
+            f"at least {min(both.bulk_seconds)} documents in each",
+            min(both.bulk_seconds) > 0,
+        ),
+        Verdict(
+            "bulk moves though online alone is more than the pipeline can carry",
+            ", ".join(f"{count} items in the {stage}" for stage, count in flood.bulk_items.items())
+            + f" in {flood.seconds:.0f} s",
+            all(count > 0 for count in flood.bulk_items.values()),
+        ),
+        Verdict(
+            "requests that expire say so, and no batch begins with one whose deadline has passed",
+            f"{expired} expired; {hurried.late} of {hurried.runs} runs began too late",
+            expired > 0 and hurried.late == 0,
+        ),
+    ]
+
+
+def section(scale: Scale, both: Both, hurried: Hurried, flood: Flood) -> Section:
+    """What was found, for the document."""
+    verdicts = judge(both, hurried, flood)
+    rows = [
+        (name, len(ms), *(percentile(ms, p) for p in (50, 99)), bulk)
+        for name, ms, bulk in (
+            ("online alone", both.online_alone, "-"),
+            ("online beside bulk", both.online_beside, f"{both.bulk_beside:.2f}"),
+        )
+    ]
+    rows.append(("bulk alone", 0, math.nan, math.nan, f"{both.bulk_alone:.2f}"))
+    header = ["load", "online requests", "P50 ms", "P99 ms", "bulk documents/s"]
+    text = (
+        f"Slips of a few lines, cut out of the pages (seed {SEED}), of the same kind in both classes. Online:"
+        f" Poisson, {both.online_rate:.2f} a second, about {ONLINE_SHARE:.0%} of capacity, for"
+        f" {scale.online_s:g} s, timed from the schedule. Bulk: {BACKLOG} documents always on their way"
+        " through Kafka."
+    )
+    late = (
+        f"{scale.hurried} online requests beside bulk with deadlines between a tenth of the usual"
+        f" latency and that latency: {_counts(hurried.statuses)}. Items that left before a"
+        f" model: {_counts(hurried.dropped) or 'none'}."
+    )
+    data: dict[str, Any] = {
+        "both": vars(both) | {"ratio": both.ratio, "kept": both.kept},
+        "hurried": vars(hurried),
+        "flood": vars(flood),
+    }
+    markdown = "\n\n".join([text, table(header, rows), late, verdict_list(verdicts)])
+    return Section("Online beside bulk", markdown, with_verdicts(data, verdicts))
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
+
+
+# ---------------------------------------------------------------- measuring
+
+
+class Bulk:
+    """Bulk work in a thread, from entering `with` to leaving it; then `answers` has its samples."""
+
+    def __init__(self, bootstrap: str, stack: Stack, documents: Sequence[Document]) -> None:
+        assert stack.topics is not None
+        self._door = KafkaDoor(bootstrap, stack.topics)
+        self._documents = documents
+        self._over = threading.Event()
+        self._thread = ThreadPoolExecutor(1, "bulk")
+        self.answers: Run
+
+    def _endless(self) -> Iterator[Document]:
+        for document in cycle(self._documents):
+            if self._over.is_set():
+                return
+            yield document
+
+    def __enter__(self) -> "Bulk":
+        self._samples: Future[Run] = self._thread.submit(self._door.run, self._endless(), in_flight=BACKLOG)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.shutdown()
+        self._door.__exit__(None, None, None)
+        self.answers = self._samples.result()
+
+
+@dataclass(frozen=True)
+class Moments:
+    """A stretch of time on the monotonic clock."""
+
+    begin: float
+    end: float
+
+
+class Study:
+    """The parts of the study, against one running stack."""
+
+    def __init__(self, bootstrap: str, stack: Stack, documents: Sequence[Document], scale: Scale) -> None:
+        self._stack = stack
+        self._documents = documents
+        self._scale = scale
+        self._bulk = partial(Bulk, bootstrap, stack, documents)
+
+    async def measure(self) -> tuple[Both, list[Call], Mapping[str, int], Flood]:
+        """All parts in order: both classes, the hurried calls, what was dropped meanwhile, the flood."""
+        async with Door(self._stack.address("gateway")) as door:
+            alone_rate = await self._bulk_alone()
+            log.info("bulk alone: %.2f documents/s", alone_rate)
+            orders = self._online(ONLINE_SHARE * alone_rate)
+            alone = _latencies(await on_schedule(door.send, orders))
+            with self._bulk() as bulk:
+                await asyncio.sleep(self._scale.settle_s)
+                begin = time.monotonic()
+                beside = _latencies(await on_schedule(door.send, orders))
+                before = self._metrics()
+                hurried = await on_schedule(door.send, self._hurried(orders, percentile(beside, 50)))
+                dropped = dropped_between(before, self._metrics())
+                flood = await self._flood(door)
+        done = [sample.done_s for sample in bulk.answers.samples]
+        end = begin + self._scale.online_s
+        both = Both(
+            online_rate=len(orders) / self._scale.online_s,
+            online_alone=tuple(alone),
+            online_beside=tuple(beside),
+            bulk_alone=alone_rate,
+            bulk_beside=rate_within(done, begin, end),
+            bulk_seconds=per_second(done, begin, end),
+        )
+        return both, hurried, dropped, flood
+
+    async def _bulk_alone(self) -> float:
+        with self._bulk() as bulk:
+            await asyncio.sleep(self._scale.settle_s)
+            begin = time.monotonic()
+            await asyncio.sleep(self._scale.alone_s)
+            end = time.monotonic()
+        return rate_within([sample.done_s for sample in bulk.answers.samples], begin, end)
+
+    def _online(self, rate: float) -> list[Order]:
+        schedule = poisson_schedule(rate, self._scale.online_s, SEED)
+        return [order_of(doc, at=at) for at, doc in zip(schedule, cycle(self._documents), strict=False)]
+
+    def _hurried(self, usual: Sequence[Order], latency_ms: float) -> list[Order]:
+        """Orders of the same kind, twice as often, each with a trace and a deadline below `latency_ms`."""
+        draw = random.Random(SEED)
+        gap = self._scale.online_s / len(usual) / 2
+        return [
+            replace(
+                order,
+                at=number * gap,
+                timeout_s=draw.uniform(0.1, 1.0) * latency_ms / 1000,
+                trace=f"{draw.getrandbits(127) + 1:032x}",
+            )
+            for number, order in enumerate(islice(cycle(usual), self._scale.hurried))
+        ]
+
+    async def _flood(self, door: Door) -> Flood:
+        before, begin = self._metrics(), time.monotonic()
+        calls = await so_many_at_a_time(door.send, self._until(begin + self._scale.flood_s), FLOOD)
+        after = self._metrics()
+        return Flood(time.monotonic() - begin, len(calls), bulk_between(before, after))
+
+    def _until(self, end: float) -> Iterator[Order]:
+        return map(order_of, takewhile(lambda _: time.monotonic() < end, cycle(self._documents)))
+
+    def _metrics(self) -> dict[str, Metrics]:
+        return {stage: self._stack.metrics(stage) for stage in STAGES}
+
+
+def _latencies(calls: Sequence[Call]) -> list[float]:
+    failed = [call.status.name for call in calls if call.status is not grpc.StatusCode.OK]
+    if failed:
+        raise RunFailed(f"{len(failed)} of {len(calls)} online requests failed, the first with {failed[0]}")
+    return [call.latency_ms for call in calls]
+
+
+def run(context: Context) -> Section:
+    """Measure. Raises the errors of `loadgen.stack`; BrokerFailed without a broker."""
+    if context.kafka is None:
+        raise BrokerFailed("bulk comes through Kafka: start a broker and name it with --kafka HOST:PORT")
+    scale = QUICK if context.quick else FULL
+    documents = cuttings(context.documents, SIZES, SEED, SLIPS)
+    with SpanReceiver() as receiver:
+        config = StackConfig(kafka=context.kafka, env=receiver.environment | TRACE_ASKED)
+        with running(config) as stack:
+            study = Study(context.kafka, stack, documents, scale)
+            both, calls, dropped, flood = asyncio.run(study.measure())
+        runs = receiver.runs()  # the last of them came when the services ended
+    return section(scale, both, hurried_of(calls, dropped, runs), flood)
+
+
+if __name__ == "__main__":
+    cli.main(run)
