@@ -9,7 +9,7 @@ import logging
 import secrets
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Self
@@ -116,9 +116,9 @@ class KafkaDoor(contextlib.AbstractContextManager["KafkaDoor"]):
         self._consumer.close()
 
     def run(
-        self, documents: Sequence[Document], *, in_flight: int | None = None, timeout_s: float = 120.0
+        self, documents: Iterable[Document], *, in_flight: int | None = None, timeout_s: float = 120.0
     ) -> Run:
-        """Send the documents and wait for all answers.
+        """Send the documents, however many there will be, and wait for all answers.
 
         At most `in_flight` are sent and not answered; None sends all as fast as the broker takes them. They
         go to the partitions in turn, so that they are read in about this order.
@@ -129,17 +129,20 @@ class KafkaDoor(contextlib.AbstractContextManager["KafkaDoor"]):
         prefix, left = secrets.token_hex(4), iter(enumerate(documents))
         sent: dict[str, tuple[str, float]] = {}
         records: list[tuple[Any, float]] = []
-        heard = time.monotonic()
-        while len(records) < len(documents):
-            room = (in_flight or len(documents)) - (len(sent) - len(records))
-            for number, document in islice(left, min(room, _SENT_AT_ONCE)):
+        heard, more = time.monotonic(), True
+        while more or len(records) < len(sent):
+            room = in_flight - (len(sent) - len(records)) if in_flight else _SENT_AT_ONCE
+            asked = min(room, _SENT_AT_ONCE)
+            taken = list(islice(left, asked))
+            more = more and len(taken) == asked
+            for number, document in taken:
                 sent[f"{prefix}-{number}"] = (document.name, time.monotonic())
                 self._send(document, f"{prefix}-{number}", number)
             if fresh := [(record, time.monotonic()) for record in self._poll() if _job_of(record) in sent]:
                 heard = fresh[-1][1]
                 records += fresh
             if time.monotonic() - heard > timeout_s:
-                missing = len(documents) - len(records)
+                missing = len(sent) - len(records)
                 raise RunFailed(f"for {timeout_s:g} s no answer came, and {missing} documents are open")
         return Run(tuple(self._sample(record, done, *sent[_job_of(record)]) for record, done in records))
 
