@@ -24,7 +24,12 @@ class BatchRunner(Protocol[ItemIn, OutputOut]):
     """Runs batches of items of one shape. An exception fails every item of the batch, and no other."""
 
     async def prepare(self, items: Sequence[ItemIn]) -> Any:
-        """What `run` needs; done while other batches run, up to `concurrency` + 1 at a time."""
+        """What `run` needs; done while other batches run.
+
+        One at a time: the next is asked for when `run` has been called with this one, or when this one was
+        dropped, since its batch was changed. It is never cancelled but at the end, and what it gave for a
+        dropped batch is forgotten without a word: whatever it holds must be free again by the next call.
+        """
 
     async def run(self, prepared: Any) -> RunOutput[OutputOut]:
         """The outputs of one prepared batch; called for at most `concurrency` batches at a time."""
@@ -56,7 +61,7 @@ class BatchObserver(Protocol):
         """A batch has ended, well or not."""
 
     def on_drop(self, kind: Literal["expired", "cancelled"], count: int) -> None:
-        """Items left the queue before they cost anything."""
+        """Items left before a model ran for them: at the door, in the queue, or from a prepared batch."""
 
     def on_refuse(self, count: int) -> None:
         """Items were refused at the door."""

@@ -1,7 +1,8 @@
 """What should run next: waiting items in, batches out. Pure: no clock, no I/O, no asyncio; told the time.
 
 Rules of this file: all times are seconds of one monotonic clock, given by the caller and never going
-back. Every item that was added leaves exactly once: in a batch, from `remove`, `expire` or `clear`.
+back. Every item that was added leaves exactly once: in a batch by `take`, from `remove`, `expire` or
+`clear`. A proposal takes nothing out: until its batch runs, an item waits like any other.
 
 The theory
 ----------
@@ -15,10 +16,22 @@ line's columns inside attention cannot be undone outside; a mask can cut decodin
 no more.
 
 **When a batch is due.** Full: no further item would fit, by size or by pixels. Delay: its oldest item
-has waited `max_queue_delay_ms`. Closing: nothing more will come to fill it. An idle predictor takes a
-due batch at once. If every predictor is busy, a batch that is not full can still grow at no cost, so
-only a full one may leave ahead of need, to be prepared meanwhile; and never past a more urgent due
-batch, or a shape that is always full would shut out a rare one.
+has waited `max_queue_delay_ms`. Closing: nothing more will come to fill it. Online: bulk would run
+next. To wait for company is right while a predictor has nothing else to do; an online item that waited
+for it beside bulk would wait for a whole batch of bulk. An idle predictor takes a due batch at once, so
+none is idle while a batch is due.
+
+**Prepared ahead, decided late.** A predictor shall go on without a gap, so a batch is prepared while
+others run. But until it runs it is a proposal, and its items stay in the queue: they can expire, be
+withdrawn, and count as waiting. When a predictor is free, the proposal is looked at again, and stands
+if all of its riders still wait and nothing due comes before it by class. Else the best batch of that
+moment is prepared, from all that wait, so a rider that stays loses neither its age nor its place.
+Within a class a proposal stands: what is prepared is then worth more than the finest order. While
+every predictor is busy, a batch that is not full can still grow at no cost, so only a full one is
+proposed; and never past a more urgent due batch, or a shape that is always full would shut out a rare
+one. No proposal is put off for ever: each time costs a rider, who left, or gives way to a higher class,
+and there are three of these. Once a batch runs it cannot be stopped: a rider that is withdrawn or
+expires by then has cost its place, and its answer finds nobody.
 
 **Who is next.** Among due shapes, the one with the most urgent item at its head. Online comes before
 bulk. Within a class an item is wanted by its deadline, or `bulk_max_age_ms` after it came if that is
@@ -32,26 +45,32 @@ tail. So ageing is a share: when the oldest bulk has waited `bulk_max_age_ms` an
 since bulk last led a batch, bulk leads the next one. Bulk always moves, and costs online at most one
 batch in `bulk_max_age_ms`. The class that leads a batch fills it first, the other takes its spare places.
 
-**What leaves early.** Expired and cancelled items go before they cost anything; a full queue refuses at
-the door, before anything was begun.
+In all, an online item waits for the batch that runs, for online work that goes before it, and for one
+batch of bulk in `bulk_max_age_ms`.
 
-Cost, for n items in s shapes: `add` and `expire` O(log n) an item, `remove` O(1), `take` and `wake_at`
-O(s). s is small, as the set of shapes is closed so that it can be warmed up.
+**What leaves early.** Expired and cancelled items go before they cost anything. A full queue refuses at
+the door, before anything was begun. Each class has places of its own: bulk that waits in any number
+never shuts the door on online work.
+
+Cost, for n items in s shapes: `add` and `expire` O(log n) an item, `remove` O(1), `propose` and
+`wake_at` O(s), `take` O(1) an item. s is small, as the set of shapes is closed so that it can be warmed
+up.
 """
 
-from collections import OrderedDict
-from collections.abc import Hashable, Iterator
+from collections import Counter, OrderedDict
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
 from heapq import heapify, heappop, heappush
-from itertools import count
+from itertools import chain, count, islice
 from math import inf
 from typing import Generic, Literal, TypeVar
 
 from services.common.errors import InvalidJob, Overloaded, ShuttingDown
 
 Payload = TypeVar("Payload")
-Reason = Literal["full", "pixels", "delay", "closing"]
+Reason = Literal["full", "pixels", "delay", "closing", "online"]
+"""Why a batch is due: full by size or by pixels, waited long enough, nothing will come, or ahead of bulk."""
 
 
 class Priority(IntEnum):
@@ -77,7 +96,7 @@ class BatchLimits:
     max_batch_pixels: int
     """Most pixels in one batch, padding included; an item above it runs alone."""
     capacity: int
-    """Items that may wait; more are refused."""
+    """Items of each class that may wait; more are refused."""
     bulk_max_age_ms: float
     """Bulk leads a batch this often however busy online is: many times as long as one batch runs."""
     allowed_batch_sizes: tuple[int, ...] = ()
@@ -124,9 +143,9 @@ class Entry(Generic[Payload]):
     """Given by the queue, in order of admission."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Batch(Generic[Payload]):
-    """Items of one shape that leave together, and why now."""
+    """Items of one shape that leave together, and why now. The first one leads: the batch leaves for it."""
 
     shape: Hashable
     entries: tuple[Entry[Payload], ...]
@@ -159,11 +178,19 @@ class _Line(Generic[Payload]):
     def oldest(self) -> float:
         return min(head.arrival for head in self.heads())
 
-    def pop(self, size: int, leader: Priority) -> Iterator[Entry[Payload]]:
+    def first(self, size: int, leader: Priority) -> Iterator[Entry[Payload]]:
         """The next `size` items: those of the leading class, then of the other."""
-        for _ in range(size):
-            lane = self.lanes[leader] or self.lanes[leader.other]
-            yield lane.popitem(last=False)[1]
+        return islice(chain(self.lanes[leader].values(), self.lanes[leader.other].values()), size)
+
+
+@dataclass(frozen=True)
+class _Candidate(Generic[Payload]):
+    """A line that might leave next, the item it would leave for, and how urgent that is: less is sooner."""
+
+    urgency: tuple[int, float, int]
+    leader: Entry[Payload]
+    line: _Line[Payload]
+    reason: Reason
 
 
 class BatchQueue(Generic[Payload]):
@@ -177,6 +204,7 @@ class BatchQueue(Generic[Payload]):
         self._numbers = count()
         self._lines: dict[Hashable, _Line[Payload]] = {}
         self._waiting: dict[int, Entry[Payload]] = {}
+        self._of_class: Counter[Priority] = Counter()
         # May hold numbers that have left already; `_forget_the_gone` keeps those few.
         self._deadlines: list[tuple[float, int]] = []
         self._expired: list[Entry[Payload]] = []
@@ -190,18 +218,33 @@ class BatchQueue(Generic[Payload]):
 
         Raises Overloaded when there is no room, InvalidJob when there can never be, ShuttingDown when closed.
         """
-        self._admit(len(entries))
+        for priority, items in Counter(entry.priority for entry in entries).items():
+            self.check_room(items, priority)
         for entry in entries:
             hash(entry.shape)  # raises before anything was admitted
         for entry in entries:
             self._insert(entry)
 
+    def check_room(self, items: int, priority: Priority) -> None:
+        """Raises what `add` would for so many items of a class; changes nothing."""
+        capacity, taken = self.limits.capacity, self._of_class[priority]
+        if self.closed:
+            raise ShuttingDown("This service is shutting down and takes no new work; try another replica.")
+        if items > capacity:
+            raise InvalidJob(f"{items} items can never fit a queue of {capacity}; send fewer in one call.")
+        if taken + items > capacity:
+            places = f"{taken} of {capacity} places for {priority.name.lower()} work are taken"
+            raise Overloaded(f"{places}, no room for {items}; try later.")
+
     def remove(self, entry: Entry[Payload]) -> bool:
-        """Takes back an item that still waits; False if it has left already."""
+        """Takes back an item that still waits, also one of a proposal; False if it has left already."""
         if self._waiting.pop(entry.number, None) is None:
             return False
-        del self._lines[entry.shape].lanes[entry.priority][entry.number]
-        self._drop_if_empty(entry.shape)
+        self._of_class[entry.priority] -= 1
+        line = self._lines[entry.shape]
+        del line.lanes[entry.priority][entry.number]
+        if not line:
+            del self._lines[entry.shape]
         return True
 
     def expire(self, now: float) -> list[Entry[Payload]]:
@@ -213,26 +256,40 @@ class BatchQueue(Generic[Payload]):
         expired, self._expired = self._expired, []
         return expired
 
-    def take(self, now: float, *, prefetch: bool) -> Batch[Payload] | None:
-        """The batch to run next, or None. `prefetch`: no predictor is idle, so only a full one may leave."""
-        self._expired = self.expire(now)  # set aside for the next `expire`, never in a batch
-        due = [(line, reason) for line in self._lines.values() if (reason := self._due(line, now))]
-        if not due:
-            return None
-        heads = ((self._urgency(head, now), head, line, why) for line, why in due for head in line.heads())
-        _, leader, line, reason = min(heads, key=lambda candidate: candidate[0])
-        if prefetch and reason == "delay":
-            return None
-        if leader.priority is Priority.BULK:
-            self._bulk_led = now
-        return Batch(leader.shape, self._leave(leader, line), reason)
+    def propose(
+        self, now: float, *, idle: bool, standing: Batch[Payload] | None = None
+    ) -> Batch[Payload] | None:
+        """The batch to prepare now, and to `take` if a predictor is idle; None: nothing, yet.
 
-    def wake_at(self, *, prefetch: bool) -> float | None:
-        """When time alone lets `expire` or `take` give something, after both gave nothing; None: never."""
+        `standing` is what was proposed before; the answer is that very batch as long as it stands. If no
+        predictor is `idle`, only a batch that cannot grow is proposed. No item leaves, but the expired do:
+        they are set aside for the next `expire`.
+        """
+        self._expired = self.expire(now)
+        best = self._best(now)
+        if best is None:
+            return None
+        if standing is not None and self._stands(standing, best, now):
+            return standing
+        if not idle and best.reason in ("delay", "online"):
+            return None
+        size = self.limits.size_for(min(len(best.line), self.limits.full_size(best.line.pixels)))
+        return Batch(best.leader.shape, tuple(best.line.first(size, best.leader.priority)), best.reason)
+
+    def take(self, batch: Batch[Payload], now: float) -> None:
+        """Lets a batch leave to be run, which `propose` has given, or given again, at this very moment."""
+        for entry in batch.entries:
+            if not self.remove(entry):
+                raise ValueError("a rider of this batch has left already; propose again")
+        if batch.entries[0].priority is Priority.BULK:
+            self._bulk_led = now
+
+    def wake_at(self, *, idle: bool) -> float | None:
+        """When time alone lets `expire` or `propose` give something, after both gave nothing; None: never."""
         self._forget_the_gone()
         moments = [deadline for deadline, _ in self._deadlines[:1]]
-        if not prefetch:
-            moments += [line.oldest() + self._delay for line in self._lines.values()]
+        if idle:
+            moments += [self._waited_enough_at(line) for line in self._lines.values()]
         return min(moments, default=None)
 
     def close(self) -> None:
@@ -242,25 +299,43 @@ class BatchQueue(Generic[Payload]):
     def clear(self) -> list[Entry[Payload]]:
         """Takes out everything that waits."""
         entries = [*self._expired, *self._waiting.values()]
-        for pool in (self._expired, self._waiting, self._lines, self._deadlines):
+        for pool in (self._expired, self._waiting, self._lines, self._deadlines, self._of_class):
             pool.clear()
         return entries
-
-    def _admit(self, items: int) -> None:
-        capacity = self.limits.capacity
-        if self.closed:
-            raise ShuttingDown("This service is shutting down and takes no new work; try another replica.")
-        if items > capacity:
-            raise InvalidJob(f"{items} items can never fit a queue of {capacity}; send fewer in one call.")
-        if len(self) + items > capacity:
-            raise Overloaded(f"{len(self)} of {capacity} places are taken, no room for {items}; try later.")
 
     def _insert(self, entry: Entry[Payload]) -> None:
         entry.number = next(self._numbers)
         self._waiting[entry.number] = entry
+        self._of_class[entry.priority] += 1
         self._lines.setdefault(entry.shape, _Line()).add(entry)
         if entry.deadline is not None:
             heappush(self._deadlines, (entry.deadline, entry.number))
+
+    def _best(self, now: float) -> _Candidate[Payload] | None:
+        """The most urgent of what is due; online that waits for company only, before bulk that does not."""
+        lines = self._lines.values()
+        best = self._most_urgent(((line, why) for line in lines if (why := self._due(line, now))), now)
+        if best is None or self._rank(best.leader, now) < Priority.BULK:
+            return best
+        online: Reason = "online"
+        return (
+            self._most_urgent(((line, online) for line in lines if line.lanes[Priority.ONLINE]), now) or best
+        )
+
+    def _most_urgent(
+        self, lines: Iterable[tuple[_Line[Payload], Reason]], now: float
+    ) -> _Candidate[Payload] | None:
+        candidates = (
+            _Candidate(self._urgency(head, now), head, line, reason)
+            for line, reason in lines
+            for head in line.heads()
+        )
+        return min(candidates, key=lambda candidate: candidate.urgency, default=None)
+
+    def _stands(self, standing: Batch[Payload], best: _Candidate[Payload], now: float) -> bool:
+        return all(entry.number in self._waiting for entry in standing.entries) and (
+            self._rank(standing.entries[0], now) <= self._rank(best.leader, now)
+        )
 
     def _due(self, line: _Line[Payload], now: float) -> Reason | None:
         full = self.limits.full_size(line.pixels)
@@ -268,27 +343,23 @@ class BatchQueue(Generic[Payload]):
             return "full" if full == self.limits.size_for(self.limits.max_batch_size) else "pixels"
         if self.closed:
             return "closing"
-        return "delay" if line.oldest() + self._delay <= now else None
+        return "delay" if self._waited_enough_at(line) <= now else None
+
+    def _waited_enough_at(self, line: _Line[Payload]) -> float:
+        return line.oldest() + self._delay
 
     def _urgency(self, entry: Entry[Payload], now: float) -> tuple[int, float, int]:
         """Smaller is sooner."""
         aged = entry.arrival + self._max_age
         wanted_by = aged if entry.deadline is None else min(entry.deadline, aged)
-        bulk = entry.priority is Priority.BULK
-        bulks_turn = bulk and max(entry.arrival, self._bulk_led) + self._max_age <= now
-        return (0 if bulks_turn else entry.priority, wanted_by, entry.number)
+        return (self._rank(entry, now), wanted_by, entry.number)
 
-    def _leave(self, leader: Entry[Payload], line: _Line[Payload]) -> tuple[Entry[Payload], ...]:
-        size = self.limits.size_for(min(len(line), self.limits.full_size(line.pixels)))
-        entries = tuple(line.pop(size, leader.priority))
-        for entry in entries:
-            del self._waiting[entry.number]
-        self._drop_if_empty(leader.shape)
-        return entries
-
-    def _drop_if_empty(self, shape: Hashable) -> None:
-        if not self._lines[shape]:
-            del self._lines[shape]
+    def _rank(self, entry: Entry[Payload], now: float) -> int:
+        """The class of an item at this moment: 0 is bulk whose turn it is."""
+        if entry.priority is Priority.ONLINE:
+            return Priority.ONLINE
+        turn = max(entry.arrival, self._bulk_led) + self._max_age
+        return 0 if turn <= now else Priority.BULK
 
     def _forget_the_gone(self) -> None:
         while self._deadlines and self._deadlines[0][1] not in self._waiting:

@@ -1,9 +1,10 @@
 """The shell around the batch queue: callers submit single items, a runner gets batches.
 
-The decisions are in `batch_queue.py`; here is only the waiting. One task, the dispatcher, sleeps until
-something happened (an arrival, a batch that ended) or until the moment that the queue named. Each batch
-is a task of its own: prepare, wait for a free predictor, run, answer. `concurrency` batches run at a
-time, and one more may be prepared meanwhile, so that a predictor goes on without a gap.
+The decisions are in `batch_queue.py`; here is only the waiting. Whatever happens (an arrival, a batch
+that was prepared or has ended, the moment that the queue named) leads to `_advance`, which does all that
+can be done then. `concurrency` batches run at a time, each in a task of its own, and one more is prepared
+meanwhile, so that a predictor goes on without a gap. That one is a proposal: its items stay in the queue
+until a predictor is free for it, so who expires or is withdrawn by then never reaches the model.
 
 What can go wrong stays where it belongs: an error of one item reaches its caller, an error of a batch
 the callers of that batch, and an observer that raises reaches the log only.
@@ -13,7 +14,7 @@ import asyncio
 import copy
 import logging
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -71,13 +72,26 @@ class _Waiter(Generic[Item]):
     answer: _Answer
 
 
-class _Run(Generic[Item]):
-    """A batch on its way, and what becomes known of it."""
+class _Proposal(Generic[Item]):
+    """A batch whose items still wait, and its preparation: `(prepared, milliseconds)`."""
 
-    def __init__(self, batch_id: int, batch: Batch[_Waiter[Item]], taken: float) -> None:
-        self.batch_id = batch_id
+    def __init__(
+        self, batch: Batch[_Waiter[Item]], preparation: Coroutine[Any, Any, tuple[Any, float]]
+    ) -> None:
         self.batch = batch
-        self.started = taken
+        self.preparation = asyncio.create_task(preparation, name="preparation")
+        # Else a failed preparation whose batch was dropped would be reported as never looked at.
+        self.preparation.add_done_callback(lambda task: task.cancelled() or task.exception())
+
+
+class _Run(Generic[Item]):
+    """A batch that has left the queue, and what becomes known of it."""
+
+    def __init__(self, batch_id: int, proposal: _Proposal[Item], started: float) -> None:
+        self.batch_id = batch_id
+        self.batch = proposal.batch
+        self.preparation = proposal.preparation
+        self.started = started
         self.prepare_ms = 0.0
         self.model_ms = 0.0
         self.error: str | None = None
@@ -122,21 +136,33 @@ class Batcher(Generic[Item, Output]):
         self._concurrency = concurrency
         self._clock = clock
         self._observer = observer
-        self._free_predictors = asyncio.Semaphore(concurrency)
         self._wake = asyncio.Event()
         self._batch_ids = count(1)
-        self._running: dict[asyncio.Task[None], _Run[Item]] = {}
+        self._proposal: _Proposal[Item] | None = None
+        self._running: dict[_Run[Item], asyncio.Task[None]] = {}
         self._dispatcher: asyncio.Task[None] | None = None
 
     @property
     def depth(self) -> int:
-        """Items that wait in the queue."""
+        """Items that wait, those of a prepared batch included."""
         return len(self._queue)
 
     @property
     def in_flight(self) -> int:
-        """Items in batches that have left the queue and have not ended."""
-        return sum(len(run.batch.entries) for run in self._running.values())
+        """Items in batches that run."""
+        return sum(len(run.batch.entries) for run in self._running)
+
+    def check_room(self, items: int, priority: Priority) -> None:
+        """Refuses so many items where `submit_all` would, for those who can know before they have them.
+
+        Raises Overloaded, ShuttingDown or InvalidJob, and counts the items as refused.
+        """
+        self._answer_expired(self._clock())  # they must not take the places of the living
+        try:
+            self._queue.check_room(items, priority)
+        except OcrError:
+            self._tell(lambda observer: observer.on_refuse(items))
+            raise
 
     async def submit(
         self,
@@ -162,7 +188,8 @@ class Batcher(Generic[Item, Output]):
 
         All are admitted or none: then raises Overloaded, ShuttingDown, or InvalidJob for more than the
         queue can ever hold. `deadline`, by the clock of the batcher, is when whatever still waits is
-        answered with DeadlineExceeded. Cancelling the caller withdraws whatever still waits.
+        answered with DeadlineExceeded. Cancelling the caller withdraws whatever still waits. What runs
+        already goes on: it costs the model, and an answer that comes after the deadline is still given.
         """
         answers = self._admit(requests, priority, deadline)
         return await asyncio.gather(*answers)
@@ -184,23 +211,25 @@ class Batcher(Generic[Item, Output]):
     async def close(self) -> None:
         """Stops now: whatever still waits or runs is answered with ShuttingDown."""
         self._abandon(ShuttingDown("The service shut down before this item was done; try another replica."))
-        tasks = [*self._running, *([self._dispatcher] if self._dispatcher else [])]
+        preparation = self._proposal.preparation if self._proposal else None
+        tasks = [task for task in (*self._running.values(), preparation, self._dispatcher) if task]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._running.clear()  # a task that was cancelled before its first step did not do so
+        self._proposal = None
 
     def _admit(
         self, requests: Sequence[Request[Item]], priority: Priority, deadline: float | None
     ) -> list[_Answer]:
         now = self._clock()
-        self._answer_expired(now)  # they must not take the places of the living
         entries = [self._entry(request, priority, now, deadline) for request in requests]
-        try:
+        if deadline is not None and deadline <= now:
+            self._answer_as_expired(entries, now)
+        else:
+            self.check_room(len(entries), priority)
             self._queue.add(*entries)
-        except OcrError:
-            self._tell(lambda observer: observer.on_refuse(len(entries)))
-            raise
-        self._wake.set()
+            self._wake.set()
         return [entry.payload.answer for entry in entries]
 
     def _entry(
@@ -227,64 +256,83 @@ class Batcher(Generic[Item, Output]):
     async def _dispatch(self) -> None:
         """Ends when the queue is closed and the last batch has ended."""
         loop = asyncio.get_running_loop()
-        while not self._queue.closed or self._queue or self._running:
+        while not self._queue.closed or self._queue or self._proposal or self._running:
             self._wake.clear()
-            now = self._clock()
-            self._answer_expired(now)
-            self._begin_batches(now)
-            wake_at = self._queue.wake_at(prefetch=self._all_busy())
-            timer = None if wake_at is None else loop.call_later(max(wake_at - now, 0.0), self._wake.set)
+            wake_at = self._advance()
+            delay = None if wake_at is None else max(wake_at - self._clock(), 0.0)
+            timer = None if delay is None else loop.call_later(delay, self._wake.set)
             await self._wake.wait()
             if timer is not None:
                 timer.cancel()
+
+    def _advance(self) -> float | None:
+        """Does all that can be done now; returns when time alone will let it do more."""
+        now = self._clock()
+        self._answer_expired(now)
+        self._begin_batches(now)
+        return self._queue.wake_at(idle=self._proposal is None and not self._all_busy())
 
     def _all_busy(self) -> bool:
         return len(self._running) >= self._concurrency
 
     def _answer_expired(self, now: float) -> None:
-        expired = self._queue.expire(now)
-        for entry in expired:
+        if expired := self._queue.expire(now):
+            self._answer_as_expired(expired, now)
+
+    def _answer_as_expired(self, entries: Sequence[Entry[_Waiter[Item]]], now: float) -> None:
+        for entry in entries:
             waited_ms = round((now - entry.arrival) * 1000)
             error = DeadlineExceeded(f"The deadline passed after {waited_ms} ms in the queue.")
             entry.payload.answer.give(error)
-        if expired:
-            self._tell(lambda observer: observer.on_drop("expired", len(expired)))
+        self._tell(lambda observer: observer.on_drop("expired", len(entries)))
 
     def _begin_batches(self, now: float) -> None:
-        while len(self._running) <= self._concurrency:  # the one above it is being prepared
-            batch = self._queue.take(now, prefetch=self._all_busy())
-            if batch is None:
-                return
-            run = _Run(next(self._batch_ids), batch, now)
-            task = asyncio.create_task(self._carry_out(run), name=f"batch {run.batch_id}")
-            self._running[task] = run
-            task.add_done_callback(self._ended)
+        while (proposal := self._reconsidered(now)) is not None and not self._all_busy():
+            self._queue.take(proposal.batch, now)
+            self._proposal = None
+            run = _Run(next(self._batch_ids), proposal, now)
+            self._running[run] = asyncio.create_task(self._carry_out(run), name=f"batch {run.batch_id}")
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        del self._running[task]
-        self._wake.set()
+    def _reconsidered(self, now: float) -> _Proposal[Item] | None:
+        """The proposal, if it is prepared and stands; else the next one is begun, one at a time."""
+        current = self._proposal
+        if current is not None and not current.preparation.done():
+            return None
+        standing = current.batch if current else None
+        batch = self._queue.propose(now, idle=not self._all_busy(), standing=standing)
+        if batch is not None and batch is standing:
+            return current
+        self._proposal = None if batch is None else _Proposal(batch, self._prepare(batch))
+        return None
+
+    async def _prepare(self, batch: Batch[_Waiter[Item]]) -> tuple[Any, float]:
+        begun = self._clock()
+        try:
+            prepared = await self._runner.prepare([entry.payload.request.item for entry in batch.entries])
+            return prepared, (self._clock() - begun) * 1000
+        finally:
+            self._wake.set()
 
     async def _carry_out(self, run: _Run[Item]) -> None:
         waiters = [entry.payload for entry in run.batch.entries]
         try:
-            outputs = await self._run(run, [waiter.request.item for waiter in waiters])
-            answers = self._completed(run, outputs)
+            answers = self._completed(run, await self._run(run))
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - whatever it is, the callers wait
             answers = self._failed(run, error)
         for waiter, answer in zip(waiters, answers, strict=True):
             waiter.answer.give(answer)
+        del self._running[run]
+        self._wake.set()
+        self._advance()  # the dispatcher would, but a turn of the loop later, and the predictor is idle
         self._tell(lambda observer: observer.on_batch(run.facts()))
 
-    async def _run(self, run: _Run[Item], items: list[Item]) -> Sequence[Output | OcrError]:
-        begun = self._clock()
-        prepared = await self._runner.prepare(items)
-        run.prepare_ms = (self._clock() - begun) * 1000
-        async with self._free_predictors:
-            run.started = self._clock()
-            output = await self._runner.run(prepared)
+    async def _run(self, run: _Run[Item]) -> Sequence[Output | OcrError]:
+        prepared, run.prepare_ms = await run.preparation
+        output = await self._runner.run(prepared)
         run.model_ms = output.model_ms
-        if len(output.outputs) != len(items):
-            raise Internal(f"BUG: the runner returned {len(output.outputs)} outputs for {len(items)} items.")
+        expected = len(run.batch.entries)
+        if len(output.outputs) != expected:
+            raise Internal(f"BUG: the runner returned {len(output.outputs)} outputs for {expected} items.")
         return output.outputs
 
     def _completed(self, run: _Run[Item], outputs: Sequence[Output | OcrError]) -> _Answers[Output]:
@@ -305,7 +353,7 @@ class Batcher(Generic[Item, Output]):
     def _abandon(self, error: OcrError) -> None:
         """Ends the wait of all callers; batches that still run answer nobody any more."""
         self._queue.close()
-        running = [entry for run in self._running.values() for entry in run.batch.entries]
+        running = [entry for run in self._running for entry in run.batch.entries]
         for entry in [*self._queue.clear(), *running]:
             entry.payload.answer.give(_copy_for_caller(error))
         self._wake.set()

@@ -52,23 +52,29 @@ class FakeRunner:
     prepare_s: float = PREPARE
     run_s: float = RUN
     batches: list[list[Any]] = field(default_factory=list)
+    """What reached the model."""
+    preparations: list[list[Any]] = field(default_factory=list)
+    preparing: bool = False
     running: int = 0
-    prepared: int = 0
-    most_ahead: int = 0
-    """Most batches on their way beyond one for each predictor."""
+    deadlines: dict[int, float] = field(default_factory=dict)
+    """Of items, by identity."""
 
     async def prepare(self, items: Sequence[Any]) -> list[Any]:
-        self.batches.append(list(items))
-        self.prepared += 1
-        self.most_ahead = max(self.most_ahead, self.prepared + self.running - self.concurrency)
-        await asyncio.sleep(self.prepare_s)
+        assert not self.preparing, "one at a time"
+        self.preparations.append(list(items))
+        self.preparing = True
+        try:
+            await asyncio.sleep(self.prepare_s)
+        finally:
+            self.preparing = False
         if "prepare fails" in items:
-            self.prepared -= 1
             raise BadRunner("prepare")
         return list(items)
 
     async def run(self, prepared: Any) -> RunOutput[int]:
-        self.prepared -= 1
+        assert prepared == self.preparations[-1], "what was dropped never runs"
+        assert all(self.deadlines.get(id(item), now() + 1) > now() for item in prepared), "expired"
+        self.batches.append(prepared)
         self.running += 1
         assert self.running <= self.concurrency, "more batches run than there are predictors"
         try:
@@ -196,9 +202,9 @@ async def test_one_batch_is_prepared_while_others_run_so_a_predictor_goes_on_wit
     async with Bench(concurrency=2) as bench:
         await bench.submit_all(range(20))
         assert now() == pytest.approx(PREPARE + 3 * RUN), (
-            "5 batches on 2 predictors, prepared in their shadow"
+            "5 batches on 2 predictors, all but the first prepared in the shadow of others"
         )
-        assert bench.runner.most_ahead == 1, "memory for prepared batches is bounded"
+        assert len(bench.runner.preparations) == 5
 
 
 @scenario
@@ -246,6 +252,123 @@ async def test_a_deadline_that_has_passed_already_never_reaches_the_runner() -> 
         with pytest.raises(DeadlineExceeded):
             await bench.submit(1, within=-1.0)
         assert bench.runner.batches == []
+        assert bench.watcher.counts == {"expired": 1}
+
+
+@scenario
+async def test_a_deadline_that_has_passed_already_takes_no_place_in_the_queue() -> None:
+    bench = Bench(replace(LIMITS, capacity=1))
+    waiting = bench.submit(1)
+    await turn()
+    assert isinstance(await answer_of(bench.submit(2, within=0.0)), DeadlineExceeded)
+    assert bench.batcher.depth == 1
+    assert bench.watcher.counts == {"expired": 1}
+    await bench.batcher.close()
+    assert isinstance(await answer_of(waiting), ShuttingDown)
+
+
+@pytest.mark.parametrize("gone", ["cancelled", "expired"])
+@pytest.mark.parametrize("when", ["while it is prepared", "while it waits for a predictor"])
+def test_who_leaves_a_prepared_batch_never_reaches_the_runner(gone: str, when: str) -> None:
+    """The others ride in the batch that is formed anew, in their old order."""
+    moment = PREPARE + (0.5 * PREPARE if when == "while it is prepared" else 0.5 * RUN)
+
+    async def main() -> None:
+        async with Bench() as bench:
+            first = bench.submit_all(range(4))
+            riders = [
+                bench.submit(10 + i, within=moment if i == 2 and gone == "expired" else None)
+                for i in range(5)
+            ]
+            await asyncio.sleep(moment)
+            if gone == "cancelled":
+                riders[2].cancel()
+            await asyncio.gather(first, *riders, return_exceptions=True)
+            assert bench.runner.batches == [[0, 1, 2, 3], [10, 11, 13, 14]]
+            assert bench.runner.preparations[1:] == [[10, 11, 12, 13], [10, 11, 13, 14]]
+            assert now() == pytest.approx(PREPARE + 2 * RUN), (
+                "prepared again in the shadow of the first batch"
+            )
+            assert bench.watcher.counts == {gone: 1}
+
+    run(main())
+
+
+@pytest.mark.parametrize("gone", ["cancelled", "expired"])
+def test_who_leaves_while_an_idle_predictor_waits_for_the_preparation_never_reaches_the_runner(
+    gone: str,
+) -> None:
+    async def main() -> None:
+        async with Bench() as bench:
+            riders = [
+                bench.submit(i, within=0.5 * PREPARE if i == 2 and gone == "expired" else None)
+                for i in range(5)
+            ]
+            await asyncio.sleep(0.5 * PREPARE)
+            if gone == "cancelled":
+                riders[2].cancel()
+            await asyncio.gather(*riders, return_exceptions=True)
+            assert bench.runner.batches == [[0, 1, 3, 4]]
+            assert now() == pytest.approx(2 * PREPARE + RUN)
+
+    run(main())
+
+
+@scenario
+async def test_who_leaves_while_the_batch_runs_has_cost_its_place_and_is_not_counted_as_dropped() -> None:
+    async with Bench() as bench:
+        riders = [bench.submit(i, within=0.5 * RUN if i == 2 else None) for i in range(4)]
+        await asyncio.sleep(PREPARE + 0.6 * RUN)
+        riders[1].cancel()
+        await asyncio.gather(*riders, return_exceptions=True)
+        assert bench.runner.batches == [[0, 1, 2, 3]]
+        assert riders[2].result().output == 4, "late, but there"
+        assert bench.watcher.counts == {}
+
+
+@scenario
+async def test_online_goes_before_a_bulk_batch_that_is_prepared_already() -> None:
+    async with Bench() as bench:
+        backlog = bench.submit_all(range(12), priority=BULK)
+        await asyncio.sleep(PREPARE + RUN / 2)
+        assert bench.runner.preparations == [[0, 1, 2, 3], [4, 5, 6, 7]]
+        urgent = await bench.submit(99, shape="other")
+        assert now() == pytest.approx(PREPARE + 2 * RUN + PREPARE)
+        assert urgent.queue_ms == pytest.approx(RUN / 2 * 1000)
+        await backlog
+        assert bench.runner.batches == [[0, 1, 2, 3], [99], [4, 5, 6, 7], [8, 9, 10, 11]]
+
+
+@scenario
+async def test_bulk_in_any_number_never_shuts_the_door_on_online() -> None:
+    async with Bench() as bench:
+        backlog = bench.submit_all(range(20), priority=BULK)
+        await turn()
+        with pytest.raises(Overloaded, match="bulk"):
+            await bench.submit(1, priority=BULK)
+        assert (await bench.submit(2)).output == 4
+        await backlog
+
+
+@given(at=st.lists(st.integers(0, 400), min_size=1, max_size=30))
+@settings(max_examples=60, deadline=None)
+def test_a_rain_of_cancellations_cannot_put_a_batch_off_for_ever(at: list[int]) -> None:
+    """Each preparation that came to nothing has cost an item, so what stays runs after that many."""
+
+    async def main() -> None:
+        async with Bench(replace(LIMITS, capacity=100)) as bench:
+            patient = bench.submit_all([1, 2, 3])
+            await turn()
+            for tenths in sorted(at):
+                await asyncio.sleep(max(tenths / 10_000 - now(), 0.0))
+                victim = bench.submit(99)
+                await asyncio.sleep(PREPARE / 2)
+                victim.cancel()
+            await patient
+            assert len(bench.runner.preparations) <= len(at) + len(bench.runner.batches)
+            assert bench.watcher.facts[0].queue_ms[0] <= LIMITS.max_queue_delay_ms + len(at) * PREPARE * 1000
+
+    run(main())
 
 
 @scenario
@@ -268,14 +391,16 @@ async def test_cancelling_submit_all_withdraws_all_that_still_waits() -> None:
     async with Bench() as bench:
         page = bench.submit_all(range(11))
         await turn()
-        assert (bench.batcher.in_flight, bench.batcher.depth) == (8, 3)
+        await asyncio.sleep(2 * PREPARE)
+        assert (bench.batcher.in_flight, bench.batcher.depth) == (4, 7), "what is prepared still waits"
+        assert len(bench.runner.preparations) == 2
         page.cancel()
         assert bench.batcher.depth == 0, "at once"
         await turn()
         assert page.cancelled()
-        assert bench.watcher.counts == {"cancelled": 3}
+        assert bench.watcher.counts == {"cancelled": 7}
         assert (await bench.submit(50)).output == 100, "the batch of the callers that left harms nobody"
-        assert bench.runner.batches == [[0, 1, 2, 3], [4, 5, 6, 7], [50]]
+        assert bench.runner.batches == [[0, 1, 2, 3], [50]]
 
 
 @scenario
@@ -292,13 +417,15 @@ async def test_a_callers_own_timeout_withdraws_its_item() -> None:
 @scenario
 async def test_a_full_queue_refuses_at_the_door_and_begins_nothing() -> None:
     async with Bench() as bench:
-        busy = bench.submit_all(range(8))
-        await turn()
+        busy = bench.submit_all(range(4))
+        await asyncio.sleep(2 * PREPARE)
         waiting = bench.submit_all(range(20))
         await turn()
         with pytest.raises(Overloaded):
             await bench.submit(99)
-        assert bench.watcher.counts == {"refused": 1}
+        with pytest.raises(Overloaded):
+            bench.batcher.check_room(5, ONLINE)
+        assert bench.watcher.counts == {"refused": 6}
         await asyncio.gather(busy, waiting)
         assert all(99 not in batch for batch in bench.runner.batches)
 
@@ -431,6 +558,7 @@ async def test_an_answered_item_is_freed_at_once_not_at_the_next_garbage_collect
         try:
             await task
             bench.runner.batches.clear()
+            bench.runner.preparations.clear()
             await turn()
             assert alive() is None
         finally:
@@ -556,6 +684,8 @@ async def play(bench: Bench, call: Call) -> tuple[list[Any], Any]:
     items = [Poisoned(i) if isinstance(i, str) else 1000.0 + n for n, i in enumerate(call.items)]
     requests = [Request(item, call.shape, 100, (call, item)) for item in items]
     deadline = None if call.within is None else now() + call.within / 1000
+    if deadline is not None:
+        bench.runner.deadlines |= {id(item): deadline for item in items}
     task = asyncio.create_task(bench.batcher.submit_all(requests, priority=call.priority, deadline=deadline))
     if call.cancel_after is not None:
         asyncio.get_running_loop().call_later(call.cancel_after / 1000, task.cancel)
@@ -603,7 +733,8 @@ def test_whatever_callers_do_each_is_answered_once_and_only_guilty_batches_fail(
         check_facts(bench)
         admitted = sum(len(items) for items, outcome in played if not isinstance(outcome, Overloaded))
         counts = bench.watcher.counts
-        assert len(ran) + counts["expired"] + counts["cancelled"] == admitted, "all are accounted for"
+        left = sum(facts.size for facts in bench.watcher.facts)
+        assert left + counts["expired"] + counts["cancelled"] == admitted, "all are accounted for"
         assert (bench.batcher.depth, bench.batcher.in_flight) == (0, 0)
 
     run(main())
@@ -615,7 +746,8 @@ def check_facts(bench: Bench) -> None:
         assert {call.shape for call, _ in facts.contexts} == {facts.shape}  # type: ignore[misc]
         items = [item for _, item in facts.contexts]  # type: ignore[misc]
         assert (facts.error is not None) == bool(set(items) & set(POISON[1:])), "only guilty batches fail"
-    assert sum(f.size for f in bench.watcher.facts) == sum(map(len, bench.runner.batches))
+    ran = [f for f in bench.watcher.facts if "prepare" not in str(f.error)]
+    assert sum(f.size for f in ran) == sum(map(len, bench.runner.batches))
 
 
 @given(
@@ -655,14 +787,17 @@ def ends_of_runs(batches: list[BatchFacts]) -> list[tuple[float, float]]:
 
 
 def check_wait(facts: BatchFacts, runs: list[tuple[float, float]], concurrency: int) -> None:
-    """Between the moment that it was due and its start, less preparing, every predictor had a batch."""
+    """Between the moment that it was due and its start, less preparing, every predictor had a batch.
+
+    Batches are prepared one at a time: before this one perhaps one for each of the other predictors.
+    """
     arrived: Any = min(facts.contexts)  # type: ignore[type-var]
     due = float(arrived) + LIMITS.max_queue_delay_ms / 1000
-    start = start_of(facts)
-    if start <= due + PREPARE + 1e-6:
+    start, preparing = start_of(facts), concurrency * PREPARE + 1e-6
+    if start <= due + preparing:
         return
-    # It started late: then some run ended when it could start, or at most one preparation before.
-    assert any(start - PREPARE - 1e-6 <= end <= start + 1e-6 for _, end in runs)
+    # It started late: then some run ended when it could start, or so long before.
+    assert any(start - preparing <= end <= start + 1e-6 for _, end in runs)
     middle = due + (start - due) / 2
-    given_out = sum(begin - PREPARE - 1e-6 <= middle <= end + PREPARE + 1e-6 for begin, end in runs)
+    given_out = sum(begin - preparing <= middle <= end + preparing for begin, end in runs)
     assert given_out >= concurrency
