@@ -33,7 +33,7 @@ from services.common.engines.base import (
     installed_version,
     usable_cores,
 )
-from services.common.errors import OcrError, Overloaded, ShuttingDown, Unavailable
+from services.common.errors import OcrError, ShuttingDown, Unavailable
 from services.common.models import ModelFiles, Role, resolve
 from services.common.pb import ocr_pb2 as pb
 from services.common.predictor import PredictorHost, PredictorResult
@@ -133,10 +133,8 @@ class ServedModel(Generic[Item]):
         self.stage = stage
         self.info = info
         self._pool = PredictorPool(stage, hosts, stack)
-        self._observer = BatchTelemetry(stage)
-        self._capacity = limits.capacity
         self._batcher: Batcher[Item, Arrays] = Batcher(
-            limits, self._pool, concurrency=len(hosts), observer=self._observer
+            limits, self._pool, concurrency=len(hosts), observer=BatchTelemetry(stage)
         )
         self._threads = ThreadPoolExecutor(usable_cores() + 1, stage)
         self._state = "starting"
@@ -177,26 +175,25 @@ class ServedModel(Generic[Item]):
 
     @property
     def depth(self) -> int:
-        """Items that wait in the queue."""
+        """Items that wait, those of a prepared batch included."""
         return self._batcher.depth
 
     @property
     def in_flight(self) -> int:
-        """Items in batches that are prepared or run."""
+        """Items in batches that run."""
         return self._batcher.in_flight
 
-    def check_open(self, items: int) -> None:
+    def check_open(self, items: int, priority: Priority) -> None:
         """Refuse a call of so many items before an image is decoded, if the queue would refuse it anyway.
 
-        Raises Unavailable before the start has ended, ShuttingDown after the end has begun, Overloaded.
+        Raises Unavailable before the start has ended, ShuttingDown after the end has begun, Overloaded when
+        the places of its class are taken, InvalidJob when they can never suffice.
         """
         if self._state == "starting":
             raise Unavailable(f"the {self.stage} is still starting; try again in a while")
         if self._state == "draining":
             raise ShuttingDown(f"the {self.stage} is draining; try another replica")
-        if items and self.depth >= self._capacity:
-            self._observer.on_refuse(items)
-            raise Overloaded(f"{self.depth} items wait for the {self.stage} already; try again later")
+        self._batcher.check_room(items, priority)
 
     async def submit_all(
         self, requests: Sequence[Request[Item]], *, priority: Priority, deadline: float | None
@@ -205,7 +202,7 @@ class ServedModel(Generic[Item]):
 
         While a predictor restarts, work is accepted and waits.
         """
-        self.check_open(0)
+        self.check_open(0, priority)
         return await self._batcher.submit_all(requests, priority=priority, deadline=deadline)
 
     async def in_thread(

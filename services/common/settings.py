@@ -140,7 +140,9 @@ class BatchSettings(BaseSettings):
         description="Milliseconds that an idle predictor waits for more items, from the oldest arrival.",
     )
     max_batch_pixels: Positive = Field(2_000_000, description="Most pixels, padding included, in one batch.")
-    queue_capacity: Positive = Field(4096, description="Items that may wait; more are refused at the door.")
+    queue_capacity: Positive = Field(
+        4096, description="Items of each class, online and bulk, that may wait; more are refused at the door."
+    )
     bulk_max_age_ms: float = Field(
         2000.0, gt=0, description="However busy online work is, bulk leads a batch at least this often."
     )

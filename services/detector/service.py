@@ -52,8 +52,8 @@ class DetectorService(ocr_pb2_grpc.DetectorServicer):
     ) -> pb.DetectResponse:
         """Quads around the lines of text in one image."""
         watch = Stopwatch()
-        self._model.check_open(1)
         priority = priority_of(request.priority)
+        self._model.check_open(1, priority)
         named = _named_size(request)
         with watch:
             page, own_size = await self._model.in_thread(self._read, request.image)

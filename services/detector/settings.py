@@ -22,7 +22,7 @@ class DetectorSettings(ServerSettings, EngineSettings, BatchSettings):
         description="Milliseconds that an idle predictor waits for more pages, from the oldest arrival.",
     )
     max_batch_pixels: Positive = Field(8_000_000, description="Most pixels, padding included, in one batch.")
-    queue_capacity: Positive = Field(256, description="Pages that may wait; more are refused at the door.")
+    queue_capacity: Positive = Field(256, description="Pages of each class, online and bulk, that may wait.")
 
     max_side: int = Field(
         960,

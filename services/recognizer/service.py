@@ -54,8 +54,8 @@ class RecognizerService(ocr_pb2_grpc.RecognizerServicer):
     ) -> pb.RecognizeLinesResponse:
         """The text of each line, in order."""
         watch = Stopwatch()
-        self._model.check_open(len(request.lines))
         priority = priority_of(request.priority)
+        self._model.check_open(len(request.lines), priority)
         with watch:
             lines = await self._model.in_thread(self._read, request.lines)
         items = [self._item(line) for line in lines if not isinstance(line, OcrError)]

@@ -131,7 +131,7 @@ class TestWithAPredictor:
 @pytest_asyncio.fixture
 async def gated():
     """A detector whose predictor waits: stub, host, model."""
-    settings = SETTINGS.model_copy(update={"queue_capacity": 2})
+    settings = SETTINGS.model_copy(update={"queue_capacity": 3})
     host = FakeHost(simulated.probability_map)
     host.gate.clear()
 
@@ -145,13 +145,13 @@ async def gated():
 
 
 async def fill(stub, host, model, waiting):
-    """One page runs, one is prepared, `waiting` more wait in the queue."""
+    """One page runs, one is prepared and still waits, `waiting` more wait behind it."""
     calls = []
     for sent in range(1, 3 + waiting):
         calls.append(stub.Detect(pb.DetectRequest(image=raw_image(PAGE))))
         await until(lambda sent=sent: model.in_flight + model.depth == sent)
     await host.entered.wait()
-    await until(lambda: model.depth == waiting)
+    assert (model.in_flight, model.depth) == (1, 1 + waiting)
     return calls
 
 
@@ -177,7 +177,7 @@ async def test_a_page_whose_deadline_passes_in_the_queue_never_reaches_the_model
     calls = await fill(stub, host, model, waiting=0)
     late = stub.Detect(pb.DetectRequest(image=raw_image(PAGE)), timeout=0.3)
     assert (await failure(late))[0] == "DEADLINE_EXCEEDED"
-    await until(lambda: model.depth == 0)
+    await until(lambda: model.depth == 1)
     host.gate.set()
     for call in calls:
         await call
@@ -189,7 +189,7 @@ async def test_a_page_whose_caller_went_away_never_reaches_the_model(gated):
     stub, host, model = gated
     calls = await fill(stub, host, model, waiting=1)
     calls[-1].cancel()
-    await until(lambda: model.depth == 0)
+    await until(lambda: model.depth == 1)
     host.gate.set()
     for call in calls[:-1]:
         await call
