@@ -243,7 +243,9 @@ class Batcher(Generic[Item, Output]):
 
     def _withdraw(self, entry: Entry[_Waiter[Item]]) -> None:
         if self._queue.remove(entry):
-            self._tell(lambda observer: observer.on_drop("cancelled", 1))
+            # gRPC cancels a call whose deadline has passed, perhaps a moment before the dispatcher looks.
+            late = entry.deadline is not None and entry.deadline <= self._clock()
+            self._tell(lambda observer: observer.on_drop("expired" if late else "cancelled", 1))
             self._wake.set()
 
     async def _serve(self) -> None:

@@ -265,7 +265,7 @@ class BatchTelemetry:
         self._name = f"{stage} batch"
 
     def on_drop(self, kind: Literal["expired", "cancelled"], count: int = 1) -> None:
-        """Items left the queue before they cost anything."""
+        """Items left before a model ran for them."""
         METRICS.dropped.add(count, self._stage | {"kind": kind})
 
     def on_refuse(self, count: int = 1) -> None:

@@ -387,6 +387,18 @@ async def test_a_cancelled_item_never_reaches_the_runner_even_if_cancelled_in_th
 
 
 @scenario
+async def test_who_is_cancelled_after_the_deadline_counts_as_expired() -> None:
+    """As gRPC does with a call whose deadline has passed."""
+    bench = Bench()
+    late = bench.submit(1, within=0.010)
+    await asyncio.sleep(0.010)
+    late.cancel()
+    await turn()
+    assert bench.watcher.counts == {"expired": 1}
+    await bench.batcher.close()
+
+
+@scenario
 async def test_cancelling_submit_all_withdraws_all_that_still_waits() -> None:
     async with Bench() as bench:
         page = bench.submit_all(range(11))
