@@ -32,7 +32,7 @@ from loadgen.studies.context import Context
 from loadgen.studies.cuttings import Sizes, cuttings
 from loadgen.studies.figures import Verdict, poisson_schedule, table, verdict_list, with_verdicts
 from loadgen.studies.lines import RecognizerDoor, cut_out
-from loadgen.studies.online import Call, Door, Order, Send, on_schedule, order_of, so_many_at_a_time
+from loadgen.studies.online import Call, Door, Order, Send, on_schedule, order_of, so_many_at_a_time, texts_of
 from loadgen.studies.rivals import Fifo, Finder, Line, OneLock, Server, decoded, fifo_width, read_together
 from services.common.engines.base import usable_cores
 from services.common.pb import ocr_pb2 as pb
@@ -102,12 +102,6 @@ def _differ(one: Sequence[str], other: Sequence[str]) -> int:
     if len(one) != len(other):
         return len(one)
     return sum(a != b for a, b in zip(one, other, strict=True))
-
-
-def texts_of(call: Call) -> list[str]:
-    """The text of each line of a document that was read."""
-    assert call.result is not None
-    return [line.text for line in call.result.lines]
 
 
 def rounds(documents: Sequence[Document], count: int, seed: int) -> list[Order]:

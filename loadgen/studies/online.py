@@ -63,6 +63,12 @@ Send = Callable[[Order, float], Awaitable[Call]]
 """Sends an order that was due at a moment of the monotonic clock."""
 
 
+def texts_of(call: Call) -> list[str]:
+    """The text of each line of a document that was read."""
+    assert call.result is not None
+    return [line.text for line in call.result.lines]
+
+
 async def on_schedule(send: Send, orders: Iterable[Order]) -> list[Call]:
     """Every order at its moment, whatever became of those before it."""
     start = time.monotonic()
