@@ -171,8 +171,8 @@ def run(context: Context) -> Section:
     scale = QUICK if context.quick else FULL
     documents = cuttings(context.documents, SIZES, SEED, scale.slips)
     with ExitStack() as open_:
-        rivals = [open_.enter_context(one_lock()), open_.enter_context(fifo(usable_cores()))]
         stack = open_.enter_context(running(StackConfig()))
+        rivals = [open_.enter_context(one_lock()), open_.enter_context(fifo(usable_cores()))]
         return asyncio.run(_with_product(rivals, stack, documents, scale))
 
 

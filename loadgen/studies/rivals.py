@@ -2,7 +2,7 @@
 
 * `OneLock`: a process that has one document at a time. It finds the lines, sorts them by width and reads six
   at a time, each padded to the widest of its six, at least to 320: PaddleOCR's rule.
-* `Fifo`: the lines of all callers wait in one queue; the next eight run together, padded to the widest.
+* `Fifo`: the lines of all callers wait in one queue; the next four run together, padded to the widest.
 
 Both run in the process that measures them, without gRPC: what that spares them is theirs to keep.
 """
@@ -23,7 +23,8 @@ Line = NDArray[np.uint8]
 """A line at 48 rows and its own proportions, `(48, width, 3)`."""
 
 PADDLE_BATCH, PADDLE_LEAST = 6, 320
-FIFO_BATCH, FIFO_STEP = 8, 32
+FIFO_BATCH, FIFO_STEP = 4, 32
+"""Four lines: on a CPU more of them only bring more padding."""
 
 
 # ---------------------------------------------------------------- what runs together, and how wide
