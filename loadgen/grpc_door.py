@@ -1,9 +1,8 @@
-"""Documents through gRPC: a fixed number at a time, or at the times of a schedule."""
+"""Documents through gRPC, a fixed number at a time."""
 
 import asyncio
-import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import grpc
@@ -40,27 +39,15 @@ class GrpcDoor:
 
         async def caller() -> None:
             for document in left:
-                sample = await self.ask(document, time.monotonic())
+                sample = await self.ask(document)
                 samples.append(sample)
 
         await asyncio.gather(*(caller() for _ in range(concurrency)))
-        return _ordered(samples)
+        return Run(tuple(samples))
 
-    async def open_loop(self, documents: Sequence[Document], schedule: Sequence[float]) -> Run:
-        """Send document i at `schedule[i]` seconds from now, whatever became of those before it.
-
-        Latency counts from the time of the schedule, so a late sender does not look like a fast server.
-        """
-        start = time.monotonic()
-
-        async def sent(document: Document, offset: float) -> Sample:
-            await asyncio.sleep(start + offset - time.monotonic())
-            return await self.ask(document, start + offset)
-
-        return _ordered(await asyncio.gather(*map(sent, documents, schedule)))
-
-    async def ask(self, document: Document, sent_s: float) -> Sample:
-        """One document; `sent_s` is when its time began, on the monotonic clock."""
+    async def ask(self, document: Document) -> Sample:
+        """One document."""
+        sent_s = time.monotonic()
         options = pb.Options(priority=self._priority)
         job = pb.Job(file=document.name, content=document.content, options=options)
         try:
@@ -76,16 +63,3 @@ def read(result: pb.Result) -> Answer:
     """The answer in the same form as through Kafka."""
     found = records.to_dict(result)
     return Answer(found["status"], tuple(found["lines"]), "", found["timing"])
-
-
-def _ordered(samples: Sequence[Sample]) -> Run:
-    return Run(tuple(sorted(samples, key=lambda sample: sample.done_s)))
-
-
-def poisson_schedule(uniform: Iterator[float], rate: float, count: int) -> list[float]:
-    """Times in seconds of `count` arrivals at `rate` a second, from numbers drawn evenly from [0, 1)."""
-    now, times = 0.0, []
-    for _ in range(count):
-        now -= math.log(1 - next(uniform)) / rate
-        times.append(now)
-    return times
