@@ -1,0 +1,52 @@
+"""The arithmetic of the study of ladders."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadgen.studies.ladders import Row, batches, distance, errors, geometric, judge, ladder
+
+
+@given(
+    least=st.integers(1, 20).map(lambda n: 16 * n),
+    ratio=st.floats(1.01, 2.0),
+)
+def test_a_geometric_ladder_rises_to_the_widest_and_never_by_more_than_its_ratio_and_a_step(least, ratio):
+    rungs = geometric(least, ratio, step=16, most=3200)
+    assert rungs[0] == least
+    assert rungs[-1] == 3200
+    assert all(low < high <= low * ratio + 16 for low, high in zip(rungs, rungs[1:], strict=False))
+
+
+@given(widths=st.lists(st.sampled_from([64, 96, 320]), max_size=40), most=st.integers(1, 5))
+def test_batches_hold_every_line_once_among_its_equals(widths, most):
+    found = list(batches(widths, most))
+    assert sorted(number for _, members in found for number in members) == list(range(len(widths)))
+    assert all(widths[number] == width for width, members in found for number in members)
+    assert all(1 <= len(members) <= most for _, members in found)
+
+
+def test_a_ladder_takes_the_next_rung_and_the_last_one_for_what_is_wider():
+    rule = ladder("two", (100, 200))
+    assert [rule.width(own) for own in (1, 100, 101, 500)] == [100, 100, 200, 200]
+    assert rule.rungs == 2
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "edits"), [("", "ab", 2), ("abc", "abc", 0), ("kitten", "sitting", 3)]
+)
+def test_the_distance_counts_edits(one, other, edits):
+    assert distance(one, other) == distance(other, one) == edits
+
+
+def test_errors_count_characters_without_case_and_spaces():
+    assert errors(["TOTAL 10.00", "a"], ["total10.0O", "b"]) == (pytest.approx(100 * 2 / 11), 0.0)
+    assert errors(["A B"], ["ab"]) == (0.0, 1.0)
+
+
+def test_our_padding_is_judged_against_theirs_for_each_model_set():
+    def row(models, padding, cer):
+        return Row(models, padding, None, 1.0, cer, 1.0, None)
+
+    rows = [row("a", "ours", 1.0), row("a", "theirs", 1.0), row("b", "ours", 2.1), row("b", "theirs", 2.0)]
+    assert [verdict.holds for verdict in judge(rows, "ours", "theirs")] == [True, False]
