@@ -1,5 +1,7 @@
 """The arithmetic of the study of ladders."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +17,7 @@ def test_a_geometric_ladder_rises_to_the_widest_and_never_by_more_than_its_ratio
     rungs = geometric(least, ratio, step=16, most=3200)
     assert rungs[0] == least
     assert rungs[-1] == 3200
-    assert all(low < high <= low * ratio + 16 for low, high in zip(rungs, rungs[1:], strict=False))
+    assert all(low < high <= low * ratio + 16 for low, high in pairwise(rungs))
 
 
 @given(widths=st.lists(st.sampled_from([64, 96, 320]), max_size=40), most=st.integers(1, 5))

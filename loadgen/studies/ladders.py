@@ -1,0 +1,277 @@
+"""Which widths lines should be padded to: accuracy, wasted pixels and speed of ladders, for each model set.
+
+    python -m loadgen.studies.ladders DIR [--lines DIR] [--quick | --full]
+
+DIR has pages with labelled lines (`points` and `text` in labels.jsonl), which are cut out by their labels;
+`--lines` is a folder of images of one line with labels. Every line is read at the width that each rule gives
+it, in batches of equal widths as the product forms them. A rule without a closed set of widths cannot be
+warmed up, so it is judged by its text only.
+"""
+
+import json
+import logging
+import math
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadgen.corpus import LABELS, Document
+from loadgen.report import Section
+from loadgen.score import plain
+from loadgen.studies import cli
+from loadgen.studies.context import Context
+from loadgen.studies.cuttings import page_of
+from loadgen.studies.figures import Verdict, table, verdict_list, with_verdicts
+from services.common.engines.base import Engine, EngineSpec, Head, create_engine, usable_cores
+from services.common.models import resolve
+from services.gateway.crops import crop
+from services.recognizer.decode import decode, valid_steps
+from services.recognizer.preprocess import HEIGHT, WIDTH_LADDER, content_width, padded_width, resize
+
+log = logging.getLogger(__name__)
+
+Line = NDArray[np.uint8]
+Rule = Callable[[int], int]
+
+MODELS = ("ppocr-v6-small", "ppocr-v5-mobile", "ppocr-v4-mobile")
+ENGINE = "openvino"
+SEED = 5
+MAX_BATCH_SIZE = 4
+LEAST_WIDTH = 16
+WIDEST = WIDTH_LADDER[-1]
+
+PADDLEOCR_LEAST = 320
+"""Pixels; PaddleOCR pads a line that is read alone to at least this width, and no other line."""
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """A line at 48 rows and what stands in it."""
+
+    image: Line
+    text: str
+
+
+@dataclass(frozen=True)
+class Padding:
+    """A rule for the padded width of a line, from its own width. `rungs` is None for an open set."""
+
+    name: str
+    width: Rule
+    rungs: int | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a rule gave with a model set; `ms` a line, None where there was nothing to warm up."""
+
+    models: str
+    padding: str
+    rungs: int | None
+    valid: float
+    cer_percent: float
+    exact: float
+    ms: float | None
+
+
+# ---------------------------------------------------------------- pure
+
+
+def geometric(least: int, ratio: float, step: int = 16, most: int = WIDEST) -> tuple[int, ...]:
+    """Widths that rise by `ratio`, rounded up to `step`, and by one `step` at least."""
+    rungs = [least]
+    while rungs[-1] < most:
+        rungs.append(min(most, max(rungs[-1] + step, math.ceil(rungs[-1] * ratio / step) * step)))
+    return tuple(rungs)
+
+
+def ladder(name: str, rungs: Sequence[int]) -> Padding:
+    """The rule that takes the next rung."""
+    return Padding(name, partial(padded_width, ladder=rungs), len(rungs))
+
+
+OPEN = (
+    Padding("its own width", lambda width: max(width, LEAST_WIDTH)),
+    Padding("PaddleOCR's for a line alone", lambda width: max(width, PADDLEOCR_LEAST)),
+)
+CLOSED = (
+    ladder("ours", WIDTH_LADDER),
+    ladder("steps of 32", range(32, WIDEST + 1, 32)),
+    ladder("steps of 160", range(160, WIDEST + 1, 160)),
+    ladder("from 64 by 1.15", geometric(64, 1.15)),
+    ladder("from 64 by 1.25", geometric(64, 1.25)),
+    ladder("from 160 by 1.15", geometric(160, 1.15)),
+    ladder("12 rungs from 160", (160, 240, 320, 480, 640, 800, 960, 1280, 1600, 2048, 2560, 3200)),
+)
+
+
+def batches(widths: Sequence[int], most: int) -> Iterator[tuple[int, list[int]]]:
+    """Numbers of lines that run together, each with their common width."""
+    for width in sorted(set(widths)):
+        members = iter([number for number, own in enumerate(widths) if own == width])
+        while chunk := list(islice(members, most)):
+            yield width, chunk
+
+
+def distance(one: str, other: str) -> int:
+    """Edits that turn one text into the other."""
+    row = list(range(len(other) + 1))
+    for count, character in enumerate(one, start=1):
+        above, row = row, [count]
+        for index, candidate in enumerate(other):
+            row.append(min(above[index] + (character != candidate), above[index + 1] + 1, row[index] + 1))
+    return row[-1]
+
+
+def errors(labels: Sequence[str], texts: Sequence[str]) -> tuple[float, float]:
+    """Character error rate in per cent, and the share of lines without any error."""
+    pairs = [(plain(label), plain(text)) for label, text in zip(labels, texts, strict=True)]
+    edits = sum(distance(label, text) for label, text in pairs)
+    exact = sum(label == text for label, text in pairs)
+    return 100 * edits / sum(len(label) for label, _ in pairs), exact / len(pairs)
+
+
+def judge(rows: Sequence[Row], ours: str, theirs: str) -> list[Verdict]:
+    """Whether our padding reads as well as PaddleOCR's own, by model set."""
+    by_model: dict[str, dict[str, Row]] = {}
+    for row in rows:
+        by_model.setdefault(row.models, {})[row.padding] = row
+    return [
+        Verdict(
+            f"{models}: our padding reads at least as well as PaddleOCR's for a line alone",
+            f"CER {found[ours].cer_percent:.2f} % and {found[theirs].cer_percent:.2f} %",
+            found[ours].cer_percent <= found[theirs].cer_percent,
+        )
+        for models, found in by_model.items()
+    ]
+
+
+def section(rows: Sequence[Row], lines: int) -> Section:
+    """What was found, for the document."""
+    verdicts = judge(rows, CLOSED[0].name, OPEN[1].name)
+    header = ["models", "padding", "widths", "own pixels", "CER %", "exact", "ms a line"]
+    cells = [
+        (
+            row.models,
+            row.padding,
+            "open" if row.rungs is None else row.rungs,
+            f"{row.valid:.3f}",
+            f"{row.cer_percent:.2f}",
+            f"{row.exact:.3f}",
+            "" if row.ms is None else f"{row.ms:.1f}",
+        )
+        for row in rows
+    ]
+    text = (
+        f"{lines} labelled lines (a sample by seed {SEED}), engine {ENGINE}, batches of up to"
+        f" {MAX_BATCH_SIZE} lines of equal width, one predictor with {usable_cores()} threads, warm. `own"
+        " pixels` is the share of the pixels run that are the lines' own; a rule without a closed set of"
+        " widths cannot be warmed up and is judged by its text only."
+    )
+    data = {"rows": [vars(row) for row in rows], "lines": lines}
+    markdown = "\n\n".join([text, table(header, cells), verdict_list(verdicts)])
+    return Section("Which widths", markdown, with_verdicts(data, verdicts))
+
+
+# ---------------------------------------------------------------- measuring
+
+
+def run(context: Context) -> Section:
+    """Measure. Raises SetupError for a model set that is not there, NoDocuments for a damaged page."""
+    most = 40 if context.quick else None if context.full else 240
+    lines = _sample([*_cut_out(context.documents), *_alone(context.lines)], most)
+    if not lines:
+        return Section("Which widths", "Nothing to measure: no line of these documents has a label.")
+    models = MODELS[:1] if context.quick else MODELS
+    rows = [row for name in models for row in _of_models(name, lines)]
+    return section(rows, len(lines))
+
+
+def _sample(lines: Sequence[Labelled], most: int | None) -> Sequence[Labelled]:
+    return lines if most is None or len(lines) <= most else random.Random(SEED).sample(lines, most)
+
+
+def _cut_out(documents: Sequence[Document]) -> Iterator[Labelled]:
+    labels = _labels(documents[0].path.parent)
+    for document in documents:
+        found = [line for line in labels.get(document.name, {}).get("lines", ()) if line.get("points")]
+        page = page_of(document) if found else None
+        for line in found:
+            assert page is not None
+            yield _labelled(crop(page, np.asarray(line["points"], np.float32)), line["text"])
+
+
+def _alone(folder: Path | None) -> Iterator[Labelled]:
+    for name, row in _labels(folder).items() if folder else ():
+        assert folder is not None
+        yield _labelled(page_of(Document(folder / name, (folder / name).read_bytes())), row["text"])
+
+
+def _labelled(image: Line, text: str) -> Labelled:
+    return Labelled(resize(image), text)
+
+
+def _labels(folder: Path | None) -> Mapping[str, dict[str, object]] | dict[str, dict[str, object]]:
+    file = next((folder / name for name in LABELS if (folder / name).is_file()), None) if folder else None
+    rows = [json.loads(row) for row in file.read_text(encoding="utf-8").splitlines()] if file else []
+    return {Path(row["file"]).name: row for row in rows}
+
+
+def _of_models(models: str, lines: Sequence[Labelled]) -> Iterator[Row]:
+    files = resolve(models, "rec")
+    engine = create_engine(EngineSpec(engine=ENGINE, model=files, head=Head.CTC, threads=usable_cores()))
+    for padding in (*OPEN, *CLOSED):
+        row = _row(models, padding, Reader(engine, files.charset, lines))
+        log.info("%s, %s: CER %.2f %%, %.3f own pixels", models, padding.name, row.cer_percent, row.valid)
+        yield row
+
+
+def _row(models: str, padding: Padding, reader: "Reader") -> Row:
+    own = [line.image.shape[1] for line in reader.lines]
+    widths = [min(padding.width(width), WIDEST) for width in own]
+    texts, seconds = reader.read(widths)
+    if padding.rungs is not None:  # all shapes are warm now
+        texts, seconds = reader.read(widths)
+    cer, exact = errors([line.text for line in reader.lines], texts)
+    ms = None if padding.rungs is None else 1000 * seconds / len(texts)
+    return Row(models, padding.name, padding.rungs, sum(own) / sum(widths), cer, exact, ms)
+
+
+class Reader:
+    """Reads all lines at given widths."""
+
+    def __init__(self, engine: Engine, charset: Sequence[str], lines: Sequence[Labelled]) -> None:
+        self.lines = lines
+        self._engine = engine
+        self._charset = charset
+
+    def read(self, widths: Sequence[int]) -> tuple[list[str], float]:
+        """The text of each line, and the seconds inside the engine."""
+        texts, seconds = [""] * len(self.lines), 0.0
+        for width, members in batches(widths, MAX_BATCH_SIZE):
+            pixels = np.zeros((len(members), HEIGHT, width, 3), np.uint8)
+            for row, number in zip(pixels, members, strict=True):
+                row[:, : self._own(number)] = self.lines[number].image
+            sizes = np.array([(HEIGHT, self._own(number)) for number in members], np.int32)
+            began = time.perf_counter()
+            classes, probabilities = self._engine.run(pixels, sizes)
+            seconds += time.perf_counter() - began
+            for number, *read in zip(members, classes, probabilities, strict=True):
+                steps = valid_steps(self._own(number), width, len(read[0]))
+                texts[number] = decode(read[0], read[1], self._charset, steps).text
+        return texts, seconds
+
+    def _own(self, number: int) -> int:
+        image = self.lines[number].image
+        return content_width(image.shape[0], image.shape[1])
+
+
+if __name__ == "__main__":
+    cli.main(run)
