@@ -4,10 +4,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-SLIPS := $(wildcard tests/data/slips/*.png tests/data/slips/*.jp*g)
+SLIPS_DIR := tests/data/slips
+SLIPS := $(wildcard $(SLIPS_DIR)/*.png $(SLIPS_DIR)/*.jp*g)
+DOCUMENTS ?= $(SLIPS_DIR)
+CALLED ?=
+LINES ?=
 PROTO_OUTPUTS := services/common/pb protos/schemas
 
-.PHONY: setup demo test lint types protos protos-check lock clean
+.PHONY: setup demo bench test lint types protos protos-check lock clean
 
 setup: $(STAMP)
 
@@ -23,6 +27,12 @@ $(STAMP): requirements.lock requirements-convert.lock pyproject.toml
 # The main job on real slips: through Kafka, with the text, where the time went, and pictures in out/demo.
 demo: setup
 	$(BIN)/ocrctl demo --out out/demo $(SLIPS)
+
+# The pipeline beside its floor and its peers, and all studies, on DOCUMENTS, a folder of page images; CALLED is
+# what the report calls them, LINES a folder of images of single lines. QUICK=1 takes minutes and writes to out/.
+bench: setup
+	$(BIN)/python -m loadgen bench $(DOCUMENTS) --kafka local --called "$(CALLED)" \
+	    $(if $(filter-out $(SLIPS_DIR),$(DOCUMENTS)),--mix $(SLIPS_DIR)) $(if $(LINES),--lines $(LINES)) $(if $(QUICK),--quick --out out/bench,--out docs)
 
 test: setup
 	$(BIN)/python -m pytest

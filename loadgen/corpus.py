@@ -1,9 +1,9 @@
 """The documents of a measurement, and what is known to stand on them."""
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import cycle, islice
+from itertools import chain, cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +50,8 @@ class Corpus:
     documents: tuple[Document, ...]
     labels: dict[str, tuple[str, ...]]
 
-    def first(self, count: int | None) -> "Corpus":
-        """The same with no more than `count` documents; None for all."""
+    def first(self, count: int) -> "Corpus":
+        """The same with no more than `count` documents."""
         return Corpus(self.folder, self.documents[:count], self.labels)
 
 
@@ -89,7 +89,7 @@ def repeated(documents: Sequence[Document], count: int) -> Iterator[Document]:
     return islice(cycle(documents), count)
 
 
-def mixed(first: Iterable[Document], second: Iterable[Document]) -> tuple[Document, ...]:
-    """Both, alternating as long as the shorter one is repeated."""
-    longer, shorter = sorted((tuple(first), tuple(second)), key=len, reverse=True)
-    return tuple(d for pair in zip(longer, cycle(shorter), strict=False) for d in pair)
+def mixed(first: Sequence[Document], second: Sequence[Document], count: int) -> Iterator[Document]:
+    """`count` documents, one of each in turn, again and again."""
+    pairs = zip(cycle(first), cycle(second), strict=False)
+    return islice(chain.from_iterable(pairs), count)

@@ -1,0 +1,269 @@
+"""The pipeline beside the floor of its models and beside its peers, on the user's own pages.
+
+For each model set, on the same pages, one after the other: the services are started with their default
+settings; all pages go through once, which warms up and gives the lines; then the bare models, the pipeline
+under more work than it can do, and the bare models again; at last the peer that runs the same weights.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import mean
+
+from loadgen import corpus, floor
+from loadgen.corpus import Corpus, Document
+from loadgen.errors import BrokerFailed, RunFailed
+from loadgen.grpc_door import BULK, GrpcDoor
+from loadgen.kafka_door import KafkaDoor, require_broker
+from loadgen.peers import measure as peers
+from loadgen.peers.measure import Outcome
+from loadgen.prometheus import Metrics, difference
+from loadgen.samples import Run
+from loadgen.score import Score, score
+from loadgen.stack import Stack, StackConfig, running
+from services.common.errors import SetupError
+from services.common.models import resolve
+
+log = logging.getLogger(__name__)
+
+Send = Callable[[Sequence[Document]], Run]
+
+CALLERS = 32
+"""Documents at a time where there is no Kafka, half of what the gateway takes in."""
+
+
+@dataclass(frozen=True)
+class System:
+    """A model set on an engine, and the peer that runs the same weights."""
+
+    name: str
+    engine: str
+    models: str
+    peer: str | None
+
+
+SYSTEMS: Mapping[str, System] = {
+    system.name: system
+    for system in (
+        System("v6-small", "openvino", "ppocr-v6-small", "rapidocr"),
+        System("v6-small-int8", "openvino", "ppocr-v6-small-int8", "rapidocr"),
+        System("v5-mobile", "paddle", "ppocr-v5-mobile", "paddleocr"),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much is measured.
+
+    The pages go through the pipeline as often as gives `counted` of them, between `edge` more at the start
+    and at the end that do not count. Settings of floor and peers are chosen on `choose_from` pages.
+    """
+
+    counted: int
+    edge: int
+    choose_from: int
+
+    def rounds(self, pages: int) -> int:
+        """How often so many pages are sent."""
+        return max(1, round(self.counted / pages))
+
+
+FULL = Scale(counted=32, edge=16, choose_from=3)
+QUICK = Scale(counted=10, edge=5, choose_from=1)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to measure. `kafka` is HOST:PORT, or empty: then documents go through gRPC.
+
+    `mix` are further documents: with the pages of the corpus a mixed load, in a run of its own on the first
+    system.
+    """
+
+    corpus: Corpus
+    mix: tuple[Document, ...]
+    kafka: str
+    systems: tuple[System, ...]
+    peers: tuple[str, ...]
+    scale: Scale
+    cores: int
+
+    @property
+    def door(self) -> str:
+        """What the documents go through, for the report."""
+        return "Kafka" if self.kafka else "gRPC"
+
+
+@dataclass(frozen=True)
+class Waste:
+    """What one stage put into its batches: the share of pixels that were no padding, and items a batch."""
+
+    valid_share: float
+    mean_batch: float
+
+
+@dataclass(frozen=True)
+class Load:
+    """The pipeline under more work than it can do.
+
+    `rate` is pages a second in the middle of the run, `whole_rate` with its start and end. `cpu_ms` is
+    processor time a page by process.
+    """
+
+    rate: float
+    whole_rate: float
+    pages: int
+    cpu_ms: Mapping[str, float]
+    waste: Mapping[str, Waste]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One system: its floor, its pipeline, its accuracy."""
+
+    system: System
+    settings: Mapping[floor.Role, str]
+    passes: tuple[floor.Pass, ...]
+    load: Load
+    mixed: Load | None
+    accuracy: Score | None
+
+    @property
+    def floor_s(self) -> float:
+        """Seconds a page of the bare models, both passes together."""
+        return mean(one.det_s + one.rec_s for one in self.passes)
+
+    @property
+    def of_floor(self) -> float:
+        """Speed of the pipeline as a share of that of its bare models."""
+        return self.load.rate * self.floor_s
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """All that was measured, and why some of it was not."""
+
+    plan: Plan
+    measured: tuple[Measured, ...]
+    outcomes: Mapping[str, Outcome]
+    left_out: tuple[str, ...]
+
+
+def run(plan: Plan) -> Baseline:
+    """Measure everything; what cannot run here is left out and said.
+
+    Raises:
+        SetupError: nothing could be measured, or the broker failed.
+    """
+    if plan.kafka:
+        require_broker(plan.kafka)
+    measured: list[Measured] = []
+    outcomes: dict[str, Outcome] = {}
+    left_out: list[str] = []
+    for system in plan.systems:
+        with _said_if_left_out(system.name, left_out):
+            measured.append(measure(system, plan, () if measured else plan.mix))
+        if system.peer in plan.peers and system.peer not in outcomes:
+            with _said_if_left_out(system.peer, left_out):
+                outcomes[system.peer] = _peer(system.peer, plan)
+    if not measured:
+        raise RunFailed("no system could be measured: " + "; ".join(left_out))
+    return Baseline(plan, tuple(measured), outcomes, tuple(left_out))
+
+
+@contextlib.contextmanager
+def _said_if_left_out(name: str, left_out: list[str]) -> Iterator[None]:
+    log.info("measuring %s", name)
+    try:
+        yield
+    except BrokerFailed:
+        raise
+    except SetupError as error:
+        log.warning("%s is left out: %s", name, error)
+        left_out.append(f"{name}: {error}")
+
+
+def _peer(name: str, plan: Plan) -> Outcome:
+    documents = plan.corpus.documents
+    choose_from = plan.scale.choose_from
+    return peers.measure(peers.PEERS[name], documents, cores=plan.cores, choose_from=choose_from)
+
+
+def measure(system: System, plan: Plan, mix: Sequence[Document] = ()) -> Measured:
+    """One system, with its floor before and after; then the pages mixed with others, if there are any."""
+    for role in floor.ROLES:
+        resolve(system.models, role)  # says what is missing before anything is started
+    told = {"engine": system.engine, "models": system.models}
+    config = StackConfig(detector=told, recognizer=told, kafka=plan.kafka)
+    pages = plan.corpus.documents
+    with running(config) as stack, through(stack) as send:
+        first = answered(send(pages))
+        inputs = floor.Inputs.of(pages, first.lines_by_name())
+        bare = floor.Bare(system.engine, system.models)
+        with floor.warm(bare, inputs, cores=plan.cores, choose_from=plan.scale.choose_from) as beneath:
+            before = beneath.measure()
+            load = under_load(stack, send, pages, plan.scale)
+            passes = (before, beneath.measure())
+            settings = {role: str(setting) for role, setting in beneath.settings.items()}
+        both = tuple(corpus.mixed(pages, mix, plan.scale.counted)) if mix else ()
+        mixed = under_load(stack, send, both, plan.scale) if both else None
+    accuracy = score(plan.corpus.labels, texts(first))
+    return Measured(system, settings, passes, load, mixed, accuracy)
+
+
+def texts(answers: Run) -> dict[str, list[str]]:
+    """The texts of the lines by document."""
+    return {name: [line["text"] for line in lines] for name, lines in answers.lines_by_name().items()}
+
+
+@contextlib.contextmanager
+def through(stack: Stack) -> Iterator[Send]:
+    """Through Kafka where the stack has it, else through gRPC."""
+    if stack.topics is not None:
+        with KafkaDoor(stack.config.kafka, stack.topics) as door:
+            yield door.run
+        return
+
+    async def called(documents: Sequence[Document]) -> Run:
+        async with GrpcDoor(stack.address("gateway"), priority=BULK) as door:
+            return await door.closed_loop(documents, concurrency=CALLERS)
+
+    yield lambda documents: asyncio.run(called(documents))
+
+
+def answered(answers: Run) -> Run:
+    """The run, when every document was read. Raises `RunFailed` otherwise."""
+    if failed := answers.failures():
+        one = failed[0]
+        raise RunFailed(
+            f"{len(failed)} documents were not read; {one.name}: {one.answer.status} {one.answer.error}"
+        )
+    return answers
+
+
+def under_load(stack: Stack, send: Send, pages: Sequence[Document], scale: Scale) -> Load:
+    """All pages several times, as fast as they are taken in."""
+    count = scale.rounds(len(pages)) * len(pages) + 2 * scale.edge
+    cpu = stack.cpu_s()
+    metrics = {stage: stack.metrics(stage) for stage in ("detector", "recognizer")}
+    answers = answered(send(tuple(corpus.repeated(pages, count))))
+    return Load(
+        rate=answers.steady_rate(scale.edge),
+        whole_rate=answers.whole_rate(),
+        pages=count,
+        cpu_ms={name: 1000 * (s - cpu.get(name, 0)) / count for name, s in stack.cpu_s().items()},
+        waste={stage: waste(before, stack.metrics(stage)) for stage, before in metrics.items()},
+    )
+
+
+def waste(before: Metrics, after: Metrics) -> Waste:
+    """Of one stage between two looks at its metrics."""
+    pixels = {
+        kind: difference(before, after, "ocr_batch_pixels_total", kind=kind) for kind in ("valid", "padding")
+    }
+    batches = difference(before, after, "ocr_batch_size_count")
+    items = difference(before, after, "ocr_batch_size_sum")
+    return Waste(pixels["valid"] / max(sum(pixels.values()), 1), items / max(batches, 1))

@@ -1,0 +1,147 @@
+"""What the baseline counts and what it says."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from loadgen import baseline, baseline_report, benchmark, corpus, floor
+from loadgen.baseline import SYSTEMS, Baseline, Load, Measured, Plan, Scale, Waste, waste
+from loadgen.corpus import Corpus, Document
+from loadgen.errors import NoDocuments, RunFailed
+from loadgen.peers.measure import Outcome, Reading
+from loadgen.prometheus import Metrics
+from loadgen.report import Section
+from loadgen.samples import Answer, Run, Sample
+from loadgen.score import Score
+from loadgen.studies.context import Context
+from services.common.errors import SetupError
+from tests.conftest import SLIPS
+
+SCALE = Scale(counted=32, edge=4, choose_from=2)
+
+
+def page(name: str) -> Document:
+    return Document(Path(name), b"")
+
+
+def metrics(valid: int, padding: int, batches: int, items: int) -> Metrics:
+    rows = [
+        f'ocr_batch_pixels_total{{kind="valid",stage="recognizer"}} {valid}',
+        f'ocr_batch_pixels_total{{kind="padding",stage="recognizer"}} {padding}',
+        f"ocr_batch_size_count {batches}",
+        f"ocr_batch_size_sum {items}",
+    ]
+    return Metrics.parse("\n".join(rows))
+
+
+def found(labels: dict[str, tuple[str, ...]] | None = None) -> Baseline:
+    pages = Corpus(Path("x"), (page("a.png"), page("b.png")), labels or {})
+    plan = Plan(pages, (), "127.0.0.1:9092", (SYSTEMS["v6-small"],), ("rapidocr",), SCALE, 2)
+    load = Load(0.8, 0.7, 40, {"gateway": 50.0}, {"recognizer": Waste(0.9, 3.5)})
+    passes = (floor.Pass(0.2, 0.7), floor.Pass(0.2, 0.9))
+    settings = {"det": "batch 1", "rec": "batch 8"}
+    one = Measured(SYSTEMS["v6-small"], settings, passes, load, None, Score(10, 0.9, 1.5))
+    readings = (Reading("a.png", 2.0, ({"text": "TOTAL"},)), Reading("b.png", 3.0, ()))
+    outcome = Outcome("rapidocr", "as it comes", readings, {"as it comes": 2.5})
+    return Baseline(plan, (one,), {"rapidocr": outcome}, ())
+
+
+def test_pages_are_sent_as_often_as_gives_about_the_wanted_count() -> None:
+    assert [SCALE.rounds(pages) for pages in (5, 32, 100)] == [6, 1, 1]
+
+
+def test_waste_counts_only_what_came_between_two_looks() -> None:
+    before, after = metrics(100, 100, 10, 10), metrics(190, 110, 12, 17)
+    assert waste(before, after) == Waste(valid_share=0.9, mean_batch=3.5)
+
+
+def test_a_run_with_a_failed_document_is_no_measurement() -> None:
+    failed = Run((Sample("a.png", 0, 1, Answer("failed", error="CORRUPT_INPUT: cut off")),))
+    with pytest.raises(RunFailed, match=r"a\.png: failed CORRUPT_INPUT: cut off"):
+        baseline.answered(failed)
+
+
+def test_the_ratios_are_those_of_seconds_a_page() -> None:
+    section = baseline_report.speed(found({"a.png": ("TOTAL",)}), "two receipts")
+    figures = section.data["v6-small"]
+    assert figures["floor_seconds_a_page"] == pytest.approx(1.0)
+    assert figures["share_of_floor"] == pytest.approx(0.8)
+    assert figures["times_peer"] == pytest.approx(2.5 * 0.8)
+    assert "| 1.250 | 0.80 | 2.00 | 0.900 | 1.50 |" in section.markdown
+    assert section.data["rapidocr"]["accuracy"] == {"strings": 1, "found": 1.0, "cer_percent": 0.0}
+    assert "two receipts (2 pages)" in section.markdown
+
+
+def test_all_sections_become_a_document_and_json(tmp_path) -> None:
+    report = benchmark.Report(tmp_path / "docs" / "benchmarks.md", "Benchmarks")
+    report.collect(baseline_report.sections(found(), "two receipts"))
+    text = report.path.read_text()
+    assert text.startswith("# Benchmarks\n\n## Speed\n")
+    assert "| v6-small | the pages | recognizer | 0.900 | 3.50 |" in text
+    data = json.loads(report.path.with_suffix(".json").read_text())
+    assert data["Processor time by process"] == {"v6-small": {"gateway": 50.0}}
+
+
+def test_what_was_measured_is_kept_when_a_later_part_breaks(tmp_path) -> None:
+    def parts():
+        yield Section("First", "text")
+        raise KeyboardInterrupt
+
+    report = benchmark.Report(tmp_path / "benchmarks.md", "Benchmarks")
+    with pytest.raises(KeyboardInterrupt):
+        report.collect(parts())
+    assert report.path.read_text() == "# Benchmarks\n\n## First\n\ntext\n"
+
+
+def test_a_study_that_cannot_run_says_why_in_its_place(monkeypatch) -> None:
+    def refuse(context):
+        raise SetupError("no broker")
+
+    monkeypatch.setattr("loadgen.studies.memory.run", refuse)
+    section = benchmark.study("memory", Context((), None))
+    assert section == Section("Memory", "Not measured: no broker", {"left_out": "no broker"})
+
+
+def test_a_system_whose_models_are_missing_is_left_out_with_the_reason(monkeypatch) -> None:
+    def refuse(system, plan, mix=()):
+        raise SetupError(f"{system.models} is not there")
+
+    monkeypatch.setattr(baseline, "measure", refuse)
+    monkeypatch.setattr(baseline, "_peer", lambda name, plan: None)
+    monkeypatch.setattr(baseline, "require_broker", lambda bootstrap: None)
+    with pytest.raises(RunFailed, match="v6-small: ppocr-v6-small is not there"):
+        baseline.run(found().plan)
+
+
+def test_documents_are_the_images_of_a_folder_with_the_labels_beside_them() -> None:
+    slips = corpus.load(SLIPS)
+    assert [d.name for d in slips.documents] == sorted(
+        p.name for p in SLIPS.iterdir() if p.suffix in corpus.CONTENT_TYPES
+    )
+    assert "¥52.70" in slips.labels["vat-e-invoice.png"]
+
+
+def test_labels_of_lines_and_labels_of_strings_are_read_alike() -> None:
+    assert corpus.strings_of({"lines": [{"text": "a"}, {"text": "b"}]}) == corpus.strings_of(
+        {"strings": ["a", "b"]}
+    )
+
+
+def test_a_folder_without_images_is_named(tmp_path) -> None:
+    (tmp_path / "a.txt").touch()
+    with pytest.raises(NoDocuments, match=str(tmp_path)):
+        corpus.load(tmp_path)
+
+
+def test_labels_that_cannot_be_read_are_named(tmp_path) -> None:
+    (tmp_path / "a.png").touch()
+    (tmp_path / "labels.jsonl").write_text('{"name": "a.png"}\n')
+    with pytest.raises(NoDocuments, match=r"labels\.jsonl cannot be read"):
+        corpus.load(tmp_path)
+
+
+def test_a_mixed_load_takes_one_of_each_in_turn() -> None:
+    a, b, c = map(page, "abc")
+    assert list(corpus.mixed([a, b], [c], 5)) == [a, c, b, c, a]
+    assert list(corpus.repeated([a, b], 3)) == [a, b, a]
