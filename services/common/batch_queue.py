@@ -18,20 +18,20 @@ no more.
 **When a batch is due.** Full: no further item would fit, by size or by pixels. Delay: its oldest item
 has waited `max_queue_delay_ms`. Closing: nothing more will come to fill it. Online: bulk would run
 next. To wait for company is right while a predictor has nothing else to do; an online item that waited
-for it beside bulk would wait for a whole batch of bulk. An idle predictor takes a due batch at once, so
-none is idle while a batch is due.
+for it beside bulk would wait for a whole batch of bulk. An idle predictor takes a due batch at once: but
+for the moment of preparing, none is idle while a batch is due.
 
 **Prepared ahead, decided late.** A predictor shall go on without a gap, so a batch is prepared while
 others run. But until it runs it is a proposal, and its items stay in the queue: they can expire, be
 withdrawn, and count as waiting. When a predictor is free, the proposal is looked at again, and stands
 if all of its riders still wait and nothing due comes before it by class. Else the best batch of that
 moment is prepared, from all that wait, so a rider that stays loses neither its age nor its place.
-Within a class a proposal stands: what is prepared is then worth more than the finest order. While
-every predictor is busy, a batch that is not full can still grow at no cost, so only a full one is
-proposed; and never past a more urgent due batch, or a shape that is always full would shut out a rare
-one. No proposal is put off for ever: each time costs a rider, who left, or gives way to a higher class,
-and there are three of these. Once a batch runs it cannot be stopped: a rider that is withdrawn or
-expires by then has cost its place, and its answer finds nobody.
+Within a class a proposal stands, so what became urgent after it was made waits for one batch more: no
+gap is worth that. While every predictor is busy, a batch that is not full can still grow at no cost, so
+only a full one is proposed; and never past a more urgent due batch, or a shape that is always full would
+shut out a rare one. No proposal is put off for ever: each time costs a rider, who left, or gives way to
+a higher class, and there are three of these. Once a batch runs it cannot be stopped: a rider that is
+withdrawn or expires from then on has cost its place.
 
 **Who is next.** Among due shapes, the one with the most urgent item at its head. Online comes before
 bulk. Within a class an item is wanted by its deadline, or `bulk_max_age_ms` after it came if that is
