@@ -10,7 +10,6 @@ carry, beside bulk.
 
 import asyncio
 import logging
-import math
 import random
 import threading
 import time
@@ -33,7 +32,7 @@ from loadgen.samples import Run, percentile
 from loadgen.stack import Stack, StackConfig, running
 from loadgen.studies import cli
 from loadgen.studies.context import Context
-from loadgen.studies.cuttings import Sizes, cuttings
+from loadgen.studies.cuttings import SLIPS, cuttings
 from loadgen.studies.figures import (
     Verdict,
     per_second,
@@ -48,16 +47,18 @@ from loadgen.studies.spans import TRACE_ASKED, ModelRun, SpanReceiver
 
 log = logging.getLogger(__name__)
 
-SIZES = Sizes(least=200, most=900, area=120_000)
 SEED = 11
-SLIPS = 40
+DOCUMENTS = 40
 ONLINE_SHARE = 0.2
 """Of the capacity that bulk alone showed."""
 STAGES = ("detector", "recognizer")
-FLOOD = 32
+FLOOD = 24
 """Online requests at a time that are more than the pipeline can carry."""
-BACKLOG = 64
+BACKLOG = 24
 """Bulk documents that are always on their way: enough to keep every predictor busy."""
+
+HURRY = (0.1, 1.5)
+"""Deadlines of hurried requests, as parts of the usual latency: too short for most."""
 
 RATIO_LIMIT = 3.0
 TOLERANCE = 0.05
@@ -78,7 +79,7 @@ class Scale:
 
 
 FULL = Scale(alone_s=25, online_s=45, hurried=80, flood_s=12)
-QUICK = Scale(alone_s=4, online_s=6, hurried=20, flood_s=4, settle_s=1)
+QUICK = Scale(alone_s=3, online_s=6, hurried=20, flood_s=3, settle_s=1)
 
 
 # ---------------------------------------------------------------- pure
@@ -202,14 +203,14 @@ def judge(both: Both, hurried: Hurried, flood: Flood) -> list[Verdict]:
 def section(scale: Scale, both: Both, hurried: Hurried, flood: Flood) -> Section:
     """What was found, for the document."""
     verdicts = judge(both, hurried, flood)
-    rows = [
+    rows: list[tuple[object, ...]] = [
         (name, len(ms), *(percentile(ms, p) for p in (50, 99)), bulk)
         for name, ms, bulk in (
             ("online alone", both.online_alone, "-"),
             ("online beside bulk", both.online_beside, f"{both.bulk_beside:.2f}"),
         )
     ]
-    rows.append(("bulk alone", 0, math.nan, math.nan, f"{both.bulk_alone:.2f}"))
+    rows.append(("bulk alone", 0, "-", "-", f"{both.bulk_alone:.2f}"))
     header = ["load", "online requests", "P50 ms", "P99 ms", "bulk documents/s"]
     text = (
         f"Slips of a few lines, cut out of the pages (seed {SEED}), of the same kind in both classes. Online:"
@@ -218,8 +219,8 @@ def section(scale: Scale, both: Both, hurried: Hurried, flood: Flood) -> Section
         " through Kafka."
     )
     late = (
-        f"{scale.hurried} online requests beside bulk with deadlines between a tenth of the usual"
-        f" latency and that latency: {_counts(hurried.statuses)}. Items that left before a"
+        f"{scale.hurried} online requests beside bulk with deadlines of {HURRY[0]:g} to"
+        f" {HURRY[1]:g} times the usual latency: {_counts(hurried.statuses)}. Items that left before a"
         f" model: {_counts(hurried.dropped) or 'none'}."
     )
     data: dict[str, Any] = {
@@ -323,14 +324,14 @@ class Study:
         return [order_of(doc, at=at) for at, doc in zip(schedule, cycle(self._documents), strict=False)]
 
     def _hurried(self, usual: Sequence[Order], latency_ms: float) -> list[Order]:
-        """Orders of the same kind, twice as often, each with a trace and a deadline below `latency_ms`."""
+        """Orders of the same kind, twice as often, each with a trace and a deadline near `latency_ms`."""
         draw = random.Random(SEED)
         gap = self._scale.online_s / len(usual) / 2
         return [
             replace(
                 order,
                 at=number * gap,
-                timeout_s=draw.uniform(0.1, 1.0) * latency_ms / 1000,
+                timeout_s=draw.uniform(*HURRY) * latency_ms / 1000,
                 trace=f"{draw.getrandbits(127) + 1:032x}",
             )
             for number, order in enumerate(islice(cycle(usual), self._scale.hurried))
@@ -361,7 +362,7 @@ def run(context: Context) -> Section:
     if context.kafka is None:
         raise BrokerFailed("bulk comes through Kafka: start a broker and name it with --kafka HOST:PORT")
     scale = QUICK if context.quick else FULL
-    documents = cuttings(context.documents, SIZES, SEED, SLIPS)
+    documents = cuttings(context.documents, SLIPS, SEED, DOCUMENTS)
     with SpanReceiver() as receiver:
         config = StackConfig(kafka=context.kafka, env=receiver.environment | TRACE_ASKED)
         with running(config) as stack:

@@ -33,6 +33,10 @@ class Sizes:
     any_area_each: int = 0
 
 
+SLIPS = Sizes(least=100, most=700, area=45_000)
+"""Slips of a few lines: enough of them pass in a minute for a percentile."""
+
+
 @dataclass(frozen=True)
 class Cut:
     """A rectangle of page number `page`, pixels."""

@@ -29,7 +29,7 @@ from loadgen.stack import Stack, StackConfig, running
 from loadgen.studies import cli
 from loadgen.studies.bare import BareFinder, BareReader
 from loadgen.studies.context import Context
-from loadgen.studies.cuttings import Sizes, cuttings
+from loadgen.studies.cuttings import SLIPS, cuttings
 from loadgen.studies.figures import Verdict, poisson_schedule, table, verdict_list, with_verdicts
 from loadgen.studies.lines import RecognizerDoor, cut_out
 from loadgen.studies.online import Call, Door, Order, Send, on_schedule, order_of, so_many_at_a_time, texts_of
@@ -39,8 +39,6 @@ from services.common.pb import ocr_pb2 as pb
 
 log = logging.getLogger(__name__)
 
-SIZES = Sizes(least=200, most=900, area=120_000)
-"""Slips of a few lines: enough of them in a minute for a percentile."""
 SEED = 7
 LOAD = 0.7
 """Of the smallest capacity of the three, for the latencies of all."""
@@ -58,7 +56,7 @@ class Scale:
     """Lines that are read alone, at most."""
 
 
-FULL, QUICK = Scale(slips=40, rounds=2, seconds=25), Scale(slips=8, rounds=1, seconds=4, alone=20)
+FULL, QUICK = Scale(slips=60, rounds=2, seconds=25), Scale(slips=10, rounds=1, seconds=4, alone=20)
 
 Texts = Mapping[str, Sequence[str]]
 """The text of each line, by document."""
@@ -169,7 +167,7 @@ def run(context: Context) -> Section:
     """Measure. Raises the errors of `loadgen.stack` and of the engines."""
     cv2.setNumThreads(1)  # images are worked on side by side in threads, as in the services
     scale = QUICK if context.quick else FULL
-    documents = cuttings(context.documents, SIZES, SEED, scale.slips)
+    documents = cuttings(context.documents, SLIPS, SEED, scale.slips)
     with ExitStack() as open_:
         stack = open_.enter_context(running(StackConfig()))
         rivals = [open_.enter_context(one_lock()), open_.enter_context(fifo(usable_cores()))]

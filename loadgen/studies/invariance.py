@@ -27,7 +27,7 @@ from loadgen.samples import Run
 from loadgen.stack import Stack, StackConfig, running
 from loadgen.studies import cli
 from loadgen.studies.context import Context
-from loadgen.studies.cuttings import Sizes, cuttings, page_of
+from loadgen.studies.cuttings import SLIPS, cuttings, page_of
 from loadgen.studies.figures import Verdict, table, verdict_list, with_verdicts
 from loadgen.studies.lines import (
     Agreement,
@@ -48,7 +48,6 @@ log = logging.getLogger(__name__)
 ENGINES = (("openvino", "ppocr-v6-small"), ("paddle", "ppocr-v5-mobile"))
 PREDICTORS = (1, 2)
 SEED = 13
-SIZES = Sizes(least=200, most=900, area=120_000)
 LARGEST_COMPANY = 24
 LOADS = (1, 4, 16)
 """Calls on their way at once."""
@@ -66,7 +65,7 @@ class Scale:
     engines: tuple[tuple[str, str], ...] = ENGINES
 
 
-FULL, BENCH = Scale(slips=None, batches=200), Scale(slips=24, batches=60)
+FULL, BENCH = Scale(slips=None, batches=200), Scale(slips=40, batches=60)
 QUICK = Scale(slips=6, batches=12, engines=ENGINES[:1])
 
 
@@ -180,7 +179,7 @@ def run(context: Context) -> Section:
 def _documents(context: Context, scale: Scale) -> Sequence[Document]:
     if scale.slips is None:
         return context.documents
-    return cuttings(context.documents, SIZES, SEED, scale.slips)
+    return cuttings(context.documents, SLIPS, SEED, scale.slips)
 
 
 def _alone(folder: Path | None) -> dict[Place, Image]:

@@ -28,7 +28,7 @@ from loadgen.studies.spans import TRACE_ALL, ModelRun, SpanReceiver, batches
 DOCUMENTS, QUICK_DOCUMENTS = 3000, 300
 CONCURRENCY = 16
 SEED = 3
-SIZES = Sizes(least=60, most=1100, area=60_000, any_area_each=40)
+SIZES = Sizes(least=60, most=1100, area=45_000, any_area_each=40)
 """Small ones in the main, so that 3,000 take minutes; every 40th may be as large as a page."""
 
 GROWTH_LIMIT = 0.03
