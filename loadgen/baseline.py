@@ -36,20 +36,21 @@ CALLERS = 32
 
 @dataclass(frozen=True)
 class System:
-    """A model set on an engine, and the peer that runs the same weights."""
+    """A model set on an engine, the peer with the same weights, and how many times its speed is wanted."""
 
     name: str
     engine: str
     models: str
-    peer: str | None
+    peer: str
+    times_peer: float
 
 
 SYSTEMS: Mapping[str, System] = {
     system.name: system
     for system in (
-        System("v6-small", "openvino", "ppocr-v6-small", "rapidocr"),
-        System("v6-small-int8", "openvino", "ppocr-v6-small-int8", "rapidocr"),
-        System("v5-mobile", "paddle", "ppocr-v5-mobile", "paddleocr"),
+        System("v6-small", "openvino", "ppocr-v6-small", "rapidocr", 2.2),
+        System("v6-small-int8", "openvino", "ppocr-v6-small-int8", "rapidocr", 4.5),
+        System("v5-mobile", "paddle", "ppocr-v5-mobile", "paddleocr", 1.8),
     )
 }
 
@@ -125,7 +126,7 @@ class Measured:
     """One system: its floor, its pipeline, its accuracy."""
 
     system: System
-    settings: Mapping[floor.Role, str]
+    settings: Mapping[floor.Role, floor.Setting]
     passes: tuple[floor.Pass, ...]
     load: Load
     mixed: Load | None
@@ -207,7 +208,7 @@ def measure(system: System, plan: Plan, mix: Sequence[Document] = ()) -> Measure
             before = beneath.measure()
             load = under_load(stack, send, pages, plan.scale)
             passes = (before, beneath.measure())
-            settings = {role: str(setting) for role, setting in beneath.settings.items()}
+            settings = beneath.settings
         both = tuple(corpus.mixed(pages, mix, plan.scale.counted)) if mix else ()
         mixed = under_load(stack, send, both, plan.scale) if both else None
     accuracy = score(plan.corpus.labels, texts(first))

@@ -1,14 +1,20 @@
 """What the baseline found, as parts of a report. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
 from loadgen import floor
 from loadgen.baseline import Baseline, Load, Measured
 from loadgen.peers import measure as peers
+from loadgen.peers.measure import Outcome
 from loadgen.report import Section, table
 from loadgen.score import Score, score
+from loadgen.studies.figures import Verdict, verdict_list, with_verdicts
+
+LEAST_OF_FLOOR = 0.8
+LEAST_VALID = 0.9
+LEAST_OF_BATCH = 0.7
 
 
 def sections(found: Baseline, called: str) -> list[Section]:
@@ -22,42 +28,77 @@ def _accuracy(one: Score | None) -> tuple[str, str]:
 
 def speed(found: Baseline, called: str) -> Section:
     """Seconds a page of everybody, and the two ratios that matter."""
-    rows: list[tuple[object, ...]] = []
-    data: dict[str, Any] = {"documents": called, "door": found.plan.door, "left_out": list(found.left_out)}
-    labels = found.plan.corpus.labels
-    for one in found.measured:
-        outcome = found.outcomes.get(one.system.peer or "")
-        times = outcome.seconds_a_page * one.load.rate if outcome else None
-        name = f"{one.system.models}, {one.system.engine}"
-        rows.append((f"bare models, {name}", f"{one.floor_s:.3f}", "1.00", "", "", ""))
-        shown = (f"{one.of_floor:.2f}", f"{times:.2f}" if times else "")
-        rows.append((f"**pipeline, {name}**", f"{1 / one.load.rate:.3f}", *shown, *_accuracy(one.accuracy)))
-        data[one.system.name] = asdict(one) | {
-            "seconds_a_page": 1 / one.load.rate,
-            "floor_seconds_a_page": one.floor_s,
-            "share_of_floor": one.of_floor,
-            "times_peer": times,
-        }
-    for outcome in found.outcomes.values():
-        peer = peers.PEERS[outcome.peer]
-        accuracy = score(labels, outcome.texts())
-        name = f"{peer.title} {peer.version}, weights of {peer.models}"
-        rows.append((name, f"{outcome.seconds_a_page:.3f}", "", "1.00", *_accuracy(accuracy)))
-        data[outcome.peer] = {
-            "seconds_a_page": outcome.seconds_a_page,
-            "version": peer.version,
-            "setting": outcome.setting,
-            "tried": dict(outcome.tried),
-            "accuracy": asdict(accuracy) if accuracy else None,
-        }
-    head = ["system", "s/page", "speed against the floor", "speed against the peer", "found", "CER %"]
-    text = [
-        _how(found, called),
-        table(head, rows),
-        *_settings(found),
-        *(f"Left out: {w}." for w in found.left_out),
+    systems = [
+        row for one in found.measured for row in _system_rows(one, found.outcomes.get(one.system.peer))
     ]
-    return Section("Speed", "\n\n".join(text), data)
+    scores = {name: score(found.plan.corpus.labels, it.texts()) for name, it in found.outcomes.items()}
+    others = [_peer_row(outcome, scores[name]) for name, outcome in found.outcomes.items()]
+    verdicts = [verdict for one in found.measured for verdict in _verdicts(one, found.outcomes, scores)]
+    head = ["system", "s/page", "speed against the floor", "speed against the peer", "found", "CER %"]
+    left_out = [f"Left out: {what}." for what in found.left_out]
+    parts = [_how(found, called), table(head, systems + others), verdict_list(verdicts), *_settings(found)]
+    data: dict[str, Any] = {"documents": called, "door": found.plan.door, "left_out": list(found.left_out)}
+    data |= {
+        one.system.name: _system_data(one, found.outcomes.get(one.system.peer)) for one in found.measured
+    }
+    data |= {name: _peer_data(outcome, scores[name]) for name, outcome in found.outcomes.items()}
+    return Section("Speed", "\n\n".join(parts + left_out), with_verdicts(data, verdicts))
+
+
+def times(one: Measured, outcome: Outcome | None) -> float | None:
+    """Speed of the pipeline as a multiple of the peer's."""
+    return outcome.seconds_a_page * one.load.rate if outcome else None
+
+
+def _system_rows(one: Measured, outcome: Outcome | None) -> list[tuple[str, ...]]:
+    name, multiple = f"{one.system.models}, {one.system.engine}", times(one, outcome)
+    shown = (f"{one.of_floor:.2f}", f"{multiple:.2f}" if multiple else "")
+    return [
+        (f"bare models, {name}", f"{one.floor_s:.3f}", "1.00", "", "", ""),
+        (f"**pipeline, {name}**", f"{1 / one.load.rate:.3f}", *shown, *_accuracy(one.accuracy)),
+    ]
+
+
+def _peer_row(outcome: Outcome, accuracy: Score | None) -> tuple[str, ...]:
+    peer = peers.PEERS[outcome.peer]
+    name = f"{peer.title}, version {peer.version}, weights of {peer.models}"
+    return (name, f"{outcome.seconds_a_page:.3f}", "", "1.00", *_accuracy(accuracy))
+
+
+def _system_data(one: Measured, outcome: Outcome | None) -> dict[str, Any]:
+    return asdict(one) | {
+        "seconds_a_page": 1 / one.load.rate,
+        "floor_seconds_a_page": one.floor_s,
+        "share_of_floor": one.of_floor,
+        "times_peer": times(one, outcome),
+    }
+
+
+def _peer_data(outcome: Outcome, accuracy: Score | None) -> dict[str, Any]:
+    return {
+        "seconds_a_page": outcome.seconds_a_page,
+        "version": peers.PEERS[outcome.peer].version,
+        "setting": outcome.setting,
+        "tried": dict(outcome.tried),
+        "accuracy": asdict(accuracy) if accuracy else None,
+    }
+
+
+def _verdicts(
+    one: Measured, outcomes: Mapping[str, Outcome], scores: Mapping[str, Score | None]
+) -> Iterator[Verdict]:
+    """What was promised of a system."""
+    name, peer = one.system.models, peers.PEERS[one.system.peer].title
+    claim = f"{name} reaches at least {LEAST_OF_FLOOR:g} of its floor's speed"
+    yield Verdict(claim, f"{one.of_floor:.2f}", one.of_floor >= LEAST_OF_FLOOR)
+    if multiple := times(one, outcomes.get(one.system.peer)):
+        claim = f"{name} is at least {one.system.times_peer:g} times as fast as {peer}"
+        yield Verdict(claim, f"{multiple:.2f}", multiple >= one.system.times_peer)
+    ours, theirs = one.accuracy, scores.get(one.system.peer)
+    if ours and theirs:
+        shown = " against ".join(f"found {s.found:.3f}, CER {s.cer_percent:.2f}" for s in (ours, theirs))
+        holds = ours.found >= theirs.found and ours.cer_percent <= theirs.cer_percent
+        yield Verdict(f"{name} reads no less well than {peer}", shown, holds)
 
 
 def _how(found: Baseline, called: str) -> str:
@@ -95,8 +136,8 @@ def floors(found: Baseline) -> Section:
                 " / ".join(f"{1000 * getattr(p, f'{role}_s'):.0f}" for p in one.passes)
                 for role in floor.ROLES
             ),
-            one.settings["det"],
-            one.settings["rec"],
+            str(one.settings["det"]),
+            str(one.settings["rec"]),
         )
         for one in found.measured
     ]
@@ -127,9 +168,22 @@ def fullness(found: Baseline) -> Section:
     data: dict[str, Any] = {}
     for one, kind, load in loads:
         data.setdefault(one.system.name, {})[kind] = {stage: asdict(w) for stage, w in load.waste.items()}
+    verdicts = [verdict for one, kind, load in loads for verdict in _filled(one, kind, load)]
     head = ["system", "load", "stage", "valid pixels / batch pixels", "mean batch"]
-    return Section("Batches at saturation", table(head, rows), data)
+    text = f"{table(head, rows)}\n\n{verdict_list(verdicts)}"
+    return Section("Batches at saturation", text, with_verdicts(data, verdicts))
 
 
 def _loads(one: Measured) -> list[tuple[str, Load]]:
     return [("the pages", one.load), *([("pages and slips mixed", one.mixed)] if one.mixed else [])]
+
+
+def _filled(one: Measured, kind: str, load: Load) -> Iterator[Verdict]:
+    """What was promised of full batches; the most that pays is the best batch of the bare model."""
+    lines, best = load.waste["recognizer"], one.settings["rec"].batch
+    name = f"{one.system.models}, {kind}"
+    claim = f"{name}: at least {LEAST_VALID:g} of the recognizer's pixels are no padding"
+    yield Verdict(claim, f"{lines.valid_share:.3f}", lines.valid_share >= LEAST_VALID)
+    least = LEAST_OF_BATCH * best
+    claim = f"{name}: mean recognizer batch at least {LEAST_OF_BATCH:g} of {best}, the best of the bare model"
+    yield Verdict(claim, f"{lines.mean_batch:.2f}", lines.mean_batch >= least)

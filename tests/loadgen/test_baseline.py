@@ -40,7 +40,7 @@ def found(labels: dict[str, tuple[str, ...]] | None = None) -> Baseline:
     plan = Plan(pages, (), "127.0.0.1:9092", (SYSTEMS["v6-small"],), ("rapidocr",), SCALE, 2)
     load = Load(0.8, 0.7, 40, {"gateway": 50.0}, {"recognizer": Waste(0.9, 3.5)})
     passes = (floor.Pass(0.2, 0.7), floor.Pass(0.2, 0.9))
-    settings = {"det": "batch 1", "rec": "batch 8"}
+    settings = {"det": floor.Setting(1, 1, 2), "rec": floor.Setting(4, 2, 2)}
     one = Measured(SYSTEMS["v6-small"], settings, passes, load, None, Score(10, 0.9, 1.5))
     readings = (Reading("a.png", 2.0, ({"text": "TOTAL"},)), Reading("b.png", 3.0, ()))
     outcome = Outcome("rapidocr", "as it comes", readings, {"as it comes": 2.5})
@@ -71,6 +71,13 @@ def test_the_ratios_are_those_of_seconds_a_page() -> None:
     assert "| 1.250 | 0.80 | 2.00 | 0.900 | 1.50 |" in section.markdown
     assert section.data["rapidocr"]["accuracy"] == {"strings": 1, "found": 1.0, "cer_percent": 0.0}
     assert "two receipts (2 pages)" in section.markdown
+    assert [verdict["holds"] for verdict in section.data["verdicts"]] == [True, False, False]
+
+
+def test_batches_are_judged_by_their_padding_and_by_the_best_batch_of_the_bare_model() -> None:
+    section = baseline_report.fullness(found())
+    assert [verdict["holds"] for verdict in section.data["verdicts"]] == [True, True]
+    assert "at least 0.7 of 4, the best of the bare model (measured: 3.50)" in section.markdown
 
 
 def test_all_sections_become_a_document_and_json(tmp_path) -> None:
