@@ -66,13 +66,13 @@ def _rapidocr_settings(cores: int) -> tuple[Setting, ...]:
     hint = {"EngineConfig.openvino.performance_hint": "LATENCY"}
     page = {"Det.limit_side_len": 960, "Det.limit_type": "max"}
     return (
-        Setting("OpenVINO, no line direction, else as it comes", base),
+        Setting("no line direction, else as it comes", base),
         Setting(
-            f"OpenVINO, no line direction, longest side 960, {cores} threads, rec_batch_num 6",
+            f"no line direction, longest side 960, {cores} threads, rec_batch_num 6",
             base | threads | page,
         ),
         Setting(
-            f"OpenVINO, no line direction, longest side 960, {cores} threads, latency hint, rec_batch_num 8",
+            f"no line direction, longest side 960, {cores} threads, latency hint, rec_batch_num 8",
             base | threads | hint | page | {"Rec.rec_batch_num": 8},
         ),
     )
@@ -89,7 +89,7 @@ def _paddleocr_settings(cores: int) -> tuple[Setting, ...]:
     for part in ("doc_orientation_classify", "doc_unwarping", "textline_orientation"):
         base[f"use_{part}"] = False
     page = {"text_det_limit_side_len": 960, "text_det_limit_type": "max"}
-    label = f"oneDNN, {cores} threads"
+    label = f"{cores} threads"
     return (
         Setting(f"{label}, else as it comes", base),
         Setting(f"{label}, longest side 960, text_recognition_batch_size 1", base | page),
@@ -104,7 +104,12 @@ PEERS: Mapping[str, Peer] = {
     peer.name: peer
     for peer in (
         Peer("rapidocr", "RapidOCR in process, OpenVINO", "ppocr-v6-small", _rapidocr_settings),
-        Peer("paddleocr", "PaddleOCR in process, oneDNN", "ppocr-v5-mobile", _paddleocr_settings),
+        Peer(
+            "paddleocr",
+            "PaddleOCR in process, Paddle 3.2.2 with oneDNN",
+            "ppocr-v5-mobile",
+            _paddleocr_settings,
+        ),
     )
 }
 
