@@ -17,6 +17,10 @@ from loadgen.errors import NoDocuments
 Page = NDArray[np.uint8]
 
 JPEG_QUALITY = 90
+SHARP, TEXT_SHARE = 40, 0.02
+"""A step of grey between neighbours, and how many of them text makes at least."""
+TRIES = 40
+"""Cuttings that are looked at for each that is wanted."""
 
 
 @dataclass(frozen=True)
@@ -74,15 +78,33 @@ def page_of(document: Document) -> Page:
 
 
 def cuttings(documents: Sequence[Document], sizes: Sizes, seed: int, count: int) -> list[Document]:
-    """So many small documents out of large ones, each with a name of its own."""
+    """So many small documents with text on them, cut out of large ones, each with a name of its own.
+
+    Raises NoDocuments: the pages are next to empty.
+    """
     pages = [page_of(document) for document in documents]
-    chosen = islice(cuts([(page.shape[0], page.shape[1]) for page in pages], sizes, seed), count)
-    return [Document(Path(f"cut-{n}.jpg"), encoded(pages, cut)) for n, cut in enumerate(chosen)]
+    tried = islice(cuts([(page.shape[0], page.shape[1]) for page in pages], sizes, seed), TRIES * count)
+    chosen = list(
+        islice((part for part in (part_of(pages, cut) for cut in tried) if bears_text(part)), count)
+    )
+    if len(chosen) < count:
+        raise NoDocuments(f"only {len(chosen)} of {TRIES * count} cuttings bear text; take fuller pages")
+    return [Document(Path(f"cut-{number}.jpg"), encoded(part)) for number, part in enumerate(chosen)]
 
 
-def encoded(pages: Sequence[Page], cut: Cut) -> bytes:
-    """The cutting as JPEG."""
-    part = pages[cut.page][cut.top : cut.top + cut.height, cut.left : cut.left + cut.width]
+def part_of(pages: Sequence[Page], cut: Cut) -> Page:
+    """The pixels of a cutting."""
+    return pages[cut.page][cut.top : cut.top + cut.height, cut.left : cut.left + cut.width]
+
+
+def bears_text(part: Page) -> bool:
+    """Whether at least a fiftieth of all neighbours in a row differ sharply, as they do where there is text."""
+    steps = np.abs(np.diff(part[:, :, 1].astype(np.int16), axis=1))
+    return bool((steps > SHARP).mean() >= TEXT_SHARE)
+
+
+def encoded(part: Page) -> bytes:
+    """The pixels as JPEG."""
     done, data = cv2.imencode(".jpg", part, [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])
-    assert done, f"{cut} could not be encoded"
+    assert done, f"{part.shape} could not be encoded"
     return data.tobytes()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from loadgen.corpus import Document
 from loadgen.errors import NoDocuments
-from loadgen.studies.cuttings import Cut, Sizes, cuts, cuttings, encoded, page_of
+from loadgen.studies.cuttings import Cut, Sizes, bears_text, cuts, cuttings, encoded, page_of, part_of
 
 SIZES = Sizes(least=60, most=1100, area=90_000, any_area_each=20)
 pages = st.lists(st.tuples(st.integers(10, 3000), st.integers(10, 3000)), min_size=1, max_size=5)
@@ -42,25 +42,38 @@ def test_the_same_seed_cuts_the_same():
     assert first == again != other
 
 
-def document(name="page.png", size=(80, 100)):
-    page = np.zeros((*size, 3), np.uint8)
-    page[20:40, 30:70] = 255
+def document(name="page.png", *, text=True):
+    page = np.full((600, 400, 3), 255, np.uint8)
+    for row in range(20, 600 if text else 0, 24):
+        cv2.putText(page, "TOTAL 12.50 cash 20.00 change", (5, row), cv2.FONT_HERSHEY_PLAIN, 1.2, (0, 0, 0))
     done, data = cv2.imencode(".png", page)
     assert done
     return Document(Path(name), data.tobytes())
 
 
 def test_a_cutting_is_an_image_of_its_own():
-    data = encoded([page_of(document())], Cut(0, left=32, top=22, width=30, height=15))
-    image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
+    page = np.zeros((80, 100, 3), np.uint8)
+    page[20:40, 30:70] = 255
+    part = part_of([page], Cut(0, left=32, top=22, width=30, height=15))
+    image = cv2.imdecode(np.frombuffer(encoded(part), np.uint8), cv2.IMREAD_COLOR)
     assert image.shape == (15, 30, 3)
     assert image.min() > 250
 
 
 def test_cuttings_have_names_of_their_own_and_are_the_same_for_a_seed():
-    first, again = (cuttings([document(size=(300, 200))], SIZES, 5, 4) for _ in range(2))
+    first, again = (cuttings([document()], SIZES, 5, 4) for _ in range(2))
     assert first == again
     assert len({found.name for found in first}) == 4
+
+
+def test_every_cutting_bears_text():
+    found = [page_of(cutting) for cutting in cuttings([document(), document(text=False)], SIZES, 1, 10)]
+    assert all(bears_text(part) for part in found)
+
+
+def test_empty_pages_are_refused():
+    with pytest.raises(NoDocuments, match="only 0 of 80 cuttings bear text"):
+        cuttings([document(text=False)], SIZES, 1, 2)
 
 
 def test_a_file_that_is_no_image_is_named():
