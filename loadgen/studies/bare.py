@@ -17,20 +17,18 @@ from services.gateway.crops import crop
 from services.recognizer.decode import decode
 from services.recognizer.preprocess import HEIGHT, resize
 
-MAX_SIDE = 960
-"""Pixels; the detector's default."""
-
 
 class BareFinder:
-    """The detector's model, pages one by one at their own size: a `rivals.Finder`."""
+    """The detector's model, pages one by one, no side longer than `max_side`: a `rivals.Finder`."""
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, max_side: int, threads: int) -> None:
+        self._max_side = max_side
         self._engine = create_engine(_spec("det", Head.RAW, threads))
         self._rules = BoxRules()
 
     def __call__(self, page: NDArray[np.uint8]) -> list[Line]:
         """The lines of a page, each at 48 rows."""
-        seen = shrink(page, MAX_SIDE)
+        seen = shrink(page, self._max_side)
         [found] = self._engine.run(seen[None], _sizes([seen]))
         lines = find_lines(np.ascontiguousarray(found[0, 0]), (page.shape[0], page.shape[1]), self._rules)
         return [resize(crop(page, line.points)) for line in lines]

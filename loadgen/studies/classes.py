@@ -29,7 +29,7 @@ from loadgen.kafka_door import KafkaDoor
 from loadgen.prometheus import Metrics, difference
 from loadgen.report import Section
 from loadgen.samples import Run, percentile
-from loadgen.stack import Stack, StackConfig, running
+from loadgen.stack import Stack, running
 from loadgen.studies import cli
 from loadgen.studies.context import Context
 from loadgen.studies.cuttings import SLIPS, cuttings
@@ -364,12 +364,12 @@ def run(context: Context) -> Section:
     scale = QUICK if context.quick else FULL
     documents = cuttings(context.documents, SLIPS, SEED, DOCUMENTS)
     with SpanReceiver() as receiver:
-        config = StackConfig(kafka=context.kafka, env=receiver.environment | TRACE_ASKED)
+        config = context.stack(kafka=True, env=receiver.environment | TRACE_ASKED)
         with running(config) as stack:
             study = Study(context.kafka, stack, documents, scale)
             both, calls, dropped, flood = asyncio.run(study.measure())
         runs = receiver.runs()  # the last of them came when the services ended
-    return section(scale, both, hurried_of(calls, dropped, runs), flood)
+    return context.marked(section(scale, both, hurried_of(calls, dropped, runs), flood))
 
 
 if __name__ == "__main__":

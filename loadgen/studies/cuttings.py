@@ -98,7 +98,7 @@ def part_of(pages: Sequence[Page], cut: Cut) -> Page:
 
 
 def bears_text(part: Page) -> bool:
-    """Whether at least a fiftieth of all neighbours in a row differ sharply, as they do where there is text."""
+    """Whether as many neighbours in a row differ sharply as they do where there is text."""
     steps = np.abs(np.diff(part[:, :, 1].astype(np.int16), axis=1))
     return bool((steps > SHARP).mean() >= TEXT_SHARE)
 

@@ -25,7 +25,7 @@ from loadgen.corpus import Document
 from loadgen.errors import RunFailed
 from loadgen.report import Section
 from loadgen.samples import percentile
-from loadgen.stack import Stack, StackConfig, running
+from loadgen.stack import Stack, running
 from loadgen.studies import cli
 from loadgen.studies.bare import BareFinder, BareReader
 from loadgen.studies.context import Context
@@ -167,11 +167,11 @@ def run(context: Context) -> Section:
     """Measure. Raises the errors of `loadgen.stack` and of the engines."""
     cv2.setNumThreads(1)  # images are worked on side by side in threads, as in the services
     scale = QUICK if context.quick else FULL
-    documents = cuttings(context.documents, SLIPS, SEED, scale.slips)
+    documents, side = cuttings(context.documents, SLIPS, SEED, scale.slips), context.max_side
     with ExitStack() as open_:
-        stack = open_.enter_context(running(StackConfig()))
-        rivals = [open_.enter_context(one_lock()), open_.enter_context(fifo(usable_cores()))]
-        return asyncio.run(_with_product(rivals, stack, documents, scale))
+        stack = open_.enter_context(running(context.stack()))
+        rivals = [open_.enter_context(rival) for rival in (one_lock(side), fifo(side, usable_cores()))]
+        return context.marked(asyncio.run(_with_product(rivals, stack, documents, scale)))
 
 
 async def _with_product(
@@ -224,17 +224,17 @@ def _texts(calls: Sequence[Call]) -> dict[str, list[str]]:
 
 
 @contextmanager
-def one_lock() -> Iterator[Design]:
+def one_lock(max_side: int) -> Iterator[Design]:
     """One document at a time, with all cores."""
-    find, read = BareFinder(threads=0), BareReader(threads=0)
+    find, read = BareFinder(max_side, threads=0), BareReader(threads=0)
     with closing(OneLock(find, read)) as server:
         yield rival("one lock", server, find, lambda line: read_together([line], read)[0])
 
 
 @contextmanager
-def fifo(streams: int) -> Iterator[Design]:
+def fifo(max_side: int, streams: int) -> Iterator[Design]:
     """As many finders and readers as cores, of one thread each: as the product has them."""
-    finders = [BareFinder(threads=1) for _ in range(streams)]
+    finders = [BareFinder(max_side, threads=1) for _ in range(streams)]
     readers = [BareReader(threads=1) for _ in range(streams)]
     with closing(Fifo(finders, readers)) as server:
         yield rival(

@@ -24,7 +24,7 @@ from loadgen.errors import RunFailed
 from loadgen.kafka_door import KafkaDoor
 from loadgen.report import Section
 from loadgen.samples import Run
-from loadgen.stack import Stack, StackConfig, running
+from loadgen.stack import Stack, running
 from loadgen.studies import cli
 from loadgen.studies.context import Context
 from loadgen.studies.cuttings import SLIPS, cuttings, page_of
@@ -167,13 +167,12 @@ def run(context: Context) -> Section:
         study = Study(documents, alone, scale)
         for predictors in PREDICTORS:
             settings = {"engine": engine, "models": models, "predictors": predictors}
-            config = StackConfig(detector=settings, recognizer=settings, kafka=context.kafka or "")
-            with running(config) as stack:
+            with running(context.stack(both=settings, kafka=True)) as stack:
                 ways = asyncio.run(study.ways(stack))
             rows += [Row(engine, predictors, way, found) for way, found in ways.items()]
             log.info("%s with %d predictors: %s", engine, predictors, judge(rows)[0].measured)
         lines[engine] = len(study.reference)
-    return section(rows, lines, scale)
+    return context.marked(section(rows, lines, scale))
 
 
 def _documents(context: Context, scale: Scale) -> Sequence[Document]:

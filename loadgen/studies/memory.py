@@ -17,7 +17,7 @@ import grpc
 
 from loadgen.errors import RunFailed
 from loadgen.report import Section
-from loadgen.stack import Stack, StackConfig, running
+from loadgen.stack import Stack, running
 from loadgen.studies import cli
 from loadgen.studies.context import Context
 from loadgen.studies.cuttings import Sizes, cuttings
@@ -154,11 +154,11 @@ def run(context: Context) -> Section:
     """Measure. Raises the errors of `loadgen.stack`."""
     orders = _orders(context, QUICK_DOCUMENTS if context.quick else DOCUMENTS)
     with SpanReceiver() as receiver:
-        with running(StackConfig(env=receiver.environment | TRACE_ALL)) as stack:
+        with running(context.stack(env=receiver.environment | TRACE_ALL)) as stack:
             ready = stack.rss()
             third, end = asyncio.run(_load(stack, orders))
         runs = batches(receiver.runs())  # the last of them came when the services ended
-    return section(len(orders), held(ready, third, end), shape_times(runs))
+    return context.marked(section(len(orders), held(ready, third, end), shape_times(runs)))
 
 
 def _orders(context: Context, count: int) -> list[Order]:

@@ -12,7 +12,7 @@ SLIP = "receipt-057.jpg"
 @pytest.fixture(scope="module")
 def models():
     fetch(default_set("openvino"))
-    return BareFinder(threads=1), BareReader(threads=1)
+    return BareFinder(960, threads=1), BareReader(threads=1)
 
 
 @pytest.mark.model
