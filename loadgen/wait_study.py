@@ -296,7 +296,7 @@ def main() -> None:
     """Prints the study as Markdown."""
     parser = argparse.ArgumentParser(prog="python -m loadgen.wait_study", description=__doc__.split("\n")[0])
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--lines", type=int, default=8000)
+    parser.add_argument("--lines", type=int, default=6000)
     asked = parser.parse_args()
     shown = section(asked.seed, asked.lines)
     sys.stdout.write(f"## {shown.title}\n\n{shown.markdown}\n")
