@@ -61,7 +61,7 @@ def _system_rows(one: Measured, outcome: Outcome | None) -> list[tuple[str, ...]
 
 def _peer_row(outcome: Outcome, accuracy: Score | None) -> tuple[str, ...]:
     peer = peers.PEERS[outcome.peer]
-    name = f"{peer.title}, version {peer.version}, weights of {peer.models}"
+    name = f"{peer.title} ({peer.version}), weights of {peer.models}"
     return (name, f"{outcome.seconds_a_page:.3f}", "", "1.00", *_accuracy(accuracy))
 
 
@@ -122,7 +122,7 @@ def _settings(found: Baseline) -> Iterator[str]:
         peer = peers.PEERS[outcome.peer]
         tried = "; ".join(f"{label}: {seconds:.2f}" for label, seconds in outcome.tried.items())
         yield (
-            f"{peer.title} {peer.version} ran with: {outcome.setting}."
+            f"{peer.title} ({peer.version}) ran with: {outcome.setting}."
             f" Tried on the first {found.plan.scale.choose_from} pages (s/page): {tried}."
         )
 

@@ -38,17 +38,21 @@ class Setting:
 
 @dataclass(frozen=True)
 class Peer:
-    """Another system: the package it comes in, and the model set of ours whose weights it runs."""
+    """Another system: its package, the package of its engine, and the model set whose weights it runs."""
 
     name: str
     title: str
+    engine: str
     models: str
     settings: Callable[[int], Sequence[Setting]]
 
     @property
     def version(self) -> str:
-        """Of its package."""
-        return environment.version(self.name, self.name)
+        """Of its package and of its engine's."""
+        both = (
+            f"{package} {environment.version(self.name, package)}" for package in (self.name, self.engine)
+        )
+        return ", ".join(both)
 
 
 def _rapidocr_settings(cores: int) -> tuple[Setting, ...]:
@@ -103,10 +107,11 @@ def _paddleocr_settings(cores: int) -> tuple[Setting, ...]:
 PEERS: Mapping[str, Peer] = {
     peer.name: peer
     for peer in (
-        Peer("rapidocr", "RapidOCR in process, OpenVINO", "ppocr-v6-small", _rapidocr_settings),
+        Peer("rapidocr", "RapidOCR in process, OpenVINO", "openvino", "ppocr-v6-small", _rapidocr_settings),
         Peer(
             "paddleocr",
-            "PaddleOCR in process, Paddle 3.2.2 with oneDNN",
+            "PaddleOCR in process, oneDNN",
+            "paddlepaddle",
             "ppocr-v5-mobile",
             _paddleocr_settings,
         ),
