@@ -59,6 +59,7 @@ BACKLOG = 24
 
 HURRY = (0.1, 1.5)
 """Deadlines of hurried requests, as parts of the usual latency: too short for most."""
+HURRY_GAP_S = 0.1
 
 RATIO_LIMIT = 3.0
 TOLERANCE = 0.05
@@ -324,13 +325,12 @@ class Study:
         return [order_of(doc, at=at) for at, doc in zip(schedule, cycle(self._documents), strict=False)]
 
     def _hurried(self, usual: Sequence[Order], latency_ms: float) -> list[Order]:
-        """Orders of the same kind, twice as often, each with a trace and a deadline near `latency_ms`."""
+        """Orders of the same kind, each with a trace and a deadline near `latency_ms`."""
         draw = random.Random(SEED)
-        gap = self._scale.online_s / len(usual) / 2
         return [
             replace(
                 order,
-                at=number * gap,
+                at=number * HURRY_GAP_S,
                 timeout_s=draw.uniform(*HURRY) * latency_ms / 1000,
                 trace=f"{draw.getrandbits(127) + 1:032x}",
             )

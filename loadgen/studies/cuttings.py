@@ -27,18 +27,21 @@ TRIES = 40
 class Sizes:
     """What cuttings may measure, in pixels.
 
-    Sides are drawn evenly on a logarithmic scale from `least` to `most`, no longer than the page. `area`
+    Sides are drawn evenly on a logarithmic scale from the least to the most, no longer than the page. `area`
     bounds all but every `any_area_each`-th, so the whole load is small and still has large ones; 0: all.
     """
 
-    least: int
-    most: int
+    widths: tuple[int, int]
+    heights: tuple[int, int]
     area: int
     any_area_each: int = 0
 
 
-SLIPS = Sizes(least=100, most=700, area=45_000)
+SLIPS = Sizes(widths=(100, 450), heights=(100, 450), area=45_000)
 """Slips of a few lines: enough of them pass in a minute for a percentile."""
+
+BANDS = Sizes(widths=(800, 1600), heights=(150, 400), area=400_000)
+"""Bands as wide as a page, of some ten lines: like pages for a model, and enough of them in a minute."""
 
 
 @dataclass(frozen=True)
@@ -59,13 +62,13 @@ def cuts(pages: Sequence[tuple[int, int]], sizes: Sizes, seed: int) -> Iterator[
         page = draw.randrange(len(pages))
         free = sizes.any_area_each > 0 and number % sizes.any_area_each == 0
         height, width = pages[page]
-        wide = _side(draw, sizes, width)
-        high = _side(draw, sizes, height if free else min(height, max(sizes.least, sizes.area // wide)))
+        wide = _side(draw, sizes.widths, width)
+        high = _side(draw, sizes.heights, height if free else min(height, sizes.area // wide))
         yield Cut(page, draw.randint(0, width - wide), draw.randint(0, height - high), wide, high)
 
 
-def _side(draw: random.Random, sizes: Sizes, longest: int) -> int:
-    least, most = min(sizes.least, longest), min(sizes.most, longest)
+def _side(draw: random.Random, allowed: tuple[int, int], longest: int) -> int:
+    least, most = (min(side, longest) for side in allowed)
     return round(math.exp(draw.uniform(math.log(least), math.log(most))))
 
 

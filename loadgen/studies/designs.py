@@ -29,7 +29,7 @@ from loadgen.stack import Stack, running
 from loadgen.studies import cli
 from loadgen.studies.bare import BareFinder, BareReader
 from loadgen.studies.context import Context
-from loadgen.studies.cuttings import SLIPS, cuttings
+from loadgen.studies.cuttings import BANDS, cuttings
 from loadgen.studies.figures import Verdict, poisson_schedule, table, verdict_list, with_verdicts
 from loadgen.studies.lines import RecognizerDoor, cut_out
 from loadgen.studies.online import Call, Door, Order, Send, on_schedule, order_of, so_many_at_a_time, texts_of
@@ -46,9 +46,9 @@ LOAD = 0.7
 
 @dataclass(frozen=True)
 class Scale:
-    """How much is measured: slips, rounds of all of them at saturation, seconds of the schedule."""
+    """How much is measured: bands, rounds of all of them at saturation, seconds of the schedule."""
 
-    slips: int
+    bands: int
     rounds: int
     seconds: float
     concurrency: int = 16
@@ -56,7 +56,7 @@ class Scale:
     """Lines that are read alone, at most."""
 
 
-FULL, QUICK = Scale(slips=60, rounds=2, seconds=25), Scale(slips=10, rounds=1, seconds=4, alone=20)
+FULL, QUICK = Scale(bands=24, rounds=2, seconds=30), Scale(bands=6, rounds=1, seconds=4, alone=20)
 
 Texts = Mapping[str, Sequence[str]]
 """The text of each line, by document."""
@@ -132,10 +132,10 @@ def section(found: Sequence[Measured], scale: Scale, rate: float) -> Section:
     ]
     header = ["design", "documents/s", "P50 ms", "P99 ms", "changed in other company", "changed when alone"]
     text = (
-        f"{scale.slips} slips of a few lines, cut out of the pages (seed {SEED}). Documents/s:"
+        f"{scale.bands} bands of some ten lines, cut out of the pages (seed {SEED}). Documents/s:"
         f" {scale.rounds} rounds of all, {scale.concurrency} at a time. Latencies: Poisson arrivals at"
         f" {rate:.2f} a second, {LOAD:.0%} of the smallest capacity, for {scale.seconds:g} s, counted from"
-        " the scheduled moment. Changed: lines whose text differed when the same slips came in another order"
+        " the scheduled moment. Changed: lines whose text differed when the same bands came in another order"
         " with others beside them; and lines whose text differed when they were read alone. The first two"
         " designs run in the process that measures, without gRPC, which flatters them."
     )
@@ -167,7 +167,7 @@ def run(context: Context) -> Section:
     """Measure. Raises the errors of `loadgen.stack` and of the engines."""
     cv2.setNumThreads(1)  # images are worked on side by side in threads, as in the services
     scale = QUICK if context.quick else FULL
-    documents, side = cuttings(context.documents, SLIPS, SEED, scale.slips), context.max_side
+    documents, side = cuttings(context.documents, BANDS, SEED, scale.bands), context.max_side
     with ExitStack() as open_:
         stack = open_.enter_context(running(context.stack()))
         rivals = [open_.enter_context(rival) for rival in (one_lock(side), fifo(side, usable_cores()))]
@@ -216,7 +216,9 @@ def _texts(calls: Sequence[Call]) -> dict[str, list[str]]:
     """What was read of each document; in the last of its calls, if there were several. Raises RunFailed."""
     failed = [call for call in calls if call.result is None]
     if failed:
-        raise RunFailed(f"{len(failed)} of {len(calls)} slips failed, the first with {failed[0].status.name}")
+        raise RunFailed(
+            f"{len(failed)} of {len(calls)} documents failed, the first with {failed[0].status.name}"
+        )
     return {call.order.job.file: texts_of(call) for call in calls}
 
 

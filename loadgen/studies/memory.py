@@ -28,7 +28,8 @@ from loadgen.studies.spans import TRACE_ALL, ModelRun, SpanReceiver, batches
 DOCUMENTS, QUICK_DOCUMENTS = 3000, 300
 CONCURRENCY = 16
 SEED = 3
-SIZES = Sizes(least=60, most=1100, area=45_000, any_area_each=40)
+SIDES = (60, 1100)
+SIZES = Sizes(widths=SIDES, heights=SIDES, area=66_000, any_area_each=40)
 """Small ones in the main, so that 3,000 take minutes; every 40th may be as large as a page."""
 
 GROWTH_LIMIT = 0.03
@@ -135,7 +136,7 @@ def _markdown(figures: Mapping[str, Any], processes: Sequence[Held], verdicts: S
     ]
     return "\n\n".join(
         (
-            f"{figures['documents']} documents of random sizes, {SIZES.least} to {SIZES.most} pixels a side,"
+            f"{figures['documents']} documents of random sizes, {SIDES[0]} to {SIDES[1]} pixels a side,"
             f" seed {SEED}, {CONCURRENCY} at a time through gRPC, tracing on. Resident MiB while idle.",
             table(["process", "ready", "after a third", "at the end", "growth after a third"], sizes),
             f"{figures['batches']} batches of {figures['shapes']} shapes (stage, height and width, size;"

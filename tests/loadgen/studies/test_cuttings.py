@@ -11,7 +11,8 @@ from loadgen.corpus import Document
 from loadgen.errors import NoDocuments
 from loadgen.studies.cuttings import Cut, Sizes, bears_text, cuts, cuttings, encoded, page_of, part_of
 
-SIZES = Sizes(least=60, most=1100, area=90_000, any_area_each=20)
+SIDES = (60, 1100)
+SIZES = Sizes(SIDES, SIDES, area=90_000, any_area_each=20)
 pages = st.lists(st.tuples(st.integers(10, 3000), st.integers(10, 3000)), min_size=1, max_size=5)
 
 
@@ -33,7 +34,7 @@ def test_most_cuttings_are_small_and_a_few_are_not():
 
 
 def test_without_exceptions_the_area_binds_all():
-    sizes = Sizes(least=60, most=1100, area=90_000)
+    sizes = Sizes(SIDES, SIDES, area=90_000)
     assert max(cut.width * cut.height for cut in islice(cuts([(3000, 3000)], sizes, 1), 500)) <= 90_000
 
 
