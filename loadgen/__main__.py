@@ -6,6 +6,7 @@ Only declares commands; what they do is imported when they run.
 import contextlib
 import logging
 import shlex
+import signal
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -187,6 +188,8 @@ def _ended_in_words() -> Iterator[None]:
 
 def main() -> None:
     """Command line."""
+    # So that the services, the broker and the peers are ended in order then too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     app()
 
 

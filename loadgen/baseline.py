@@ -201,6 +201,7 @@ def measure(system: System, plan: Plan, mix: Sequence[Document] = ()) -> Measure
     config = StackConfig(detector=told, recognizer=told, kafka=plan.kafka)
     pages = plan.corpus.documents
     with running(config) as stack, through(stack) as send:
+        log.info("the services are ready")
         first = answered(send(pages))
         inputs = floor.Inputs.of(pages, first.lines_by_name())
         bare = floor.Bare(system.engine, system.models)
@@ -251,8 +252,10 @@ def under_load(stack: Stack, send: Send, pages: Sequence[Document], scale: Scale
     cpu = stack.cpu_s()
     metrics = {stage: stack.metrics(stage) for stage in ("detector", "recognizer")}
     answers = answered(send(tuple(corpus.repeated(pages, count))))
+    rate = answers.steady_rate(scale.edge)
+    log.info("pipeline: %.3f s a page over %d pages", 1 / rate, count)
     return Load(
-        rate=answers.steady_rate(scale.edge),
+        rate=rate,
         whole_rate=answers.whole_rate(),
         pages=count,
         cpu_ms={name: 1000 * (s - cpu.get(name, 0)) / count for name, s in stack.cpu_s().items()},

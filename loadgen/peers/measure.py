@@ -213,5 +213,6 @@ def measure(peer: Peer, documents: Sequence[Document], *, cores: int, choose_fro
     """
     setting, tried = best_setting(peer, documents[:choose_from], cores)
     with warm(peer, setting, documents) as driven:
-        readings = tuple(driven.read(document) for document in documents)
-    return Outcome(peer.name, setting.label, readings, tried)
+        outcome = Outcome(peer.name, setting.label, tuple(map(driven.read, documents)), tried)
+    log.info("%s: %.3f s a page", peer.title, outcome.seconds_a_page)
+    return outcome
