@@ -64,7 +64,7 @@ from enum import IntEnum
 from heapq import heapify, heappop, heappush
 from itertools import chain, count, islice
 from math import inf
-from typing import Generic, Literal, TypeVar
+from typing import Generic, Literal, TypeAlias, TypeVar
 
 from services.common.errors import InvalidJob, Overloaded, ShuttingDown
 
@@ -183,14 +183,8 @@ class _Line(Generic[Payload]):
         return islice(chain(self.lanes[leader].values(), self.lanes[leader.other].values()), size)
 
 
-@dataclass(frozen=True)
-class _Candidate(Generic[Payload]):
-    """A line that might leave next, the item it would leave for, and how urgent that is: less is sooner."""
-
-    urgency: tuple[int, float, int]
-    leader: Entry[Payload]
-    line: _Line[Payload]
-    reason: Reason
+_Candidate: TypeAlias = tuple[tuple[int, float, int], Entry[Payload], _Line[Payload], Reason]
+"""How urgent it is, the less the sooner; the item that a batch would leave for; its line; and why."""
 
 
 class BatchQueue(Generic[Payload]):
@@ -266,15 +260,16 @@ class BatchQueue(Generic[Payload]):
         they are set aside for the next `expire`.
         """
         self._expired = self.expire(now)
+        if standing is not None and self._stands(standing, now):
+            return standing
         best = self._best(now)
         if best is None:
             return None
-        if standing is not None and self._stands(standing, best, now):
-            return standing
-        if not idle and best.reason in ("delay", "online"):
+        _, leader, line, reason = best
+        if not idle and reason in ("delay", "online"):
             return None
-        size = self.limits.size_for(min(len(best.line), self.limits.full_size(best.line.pixels)))
-        return Batch(best.leader.shape, tuple(best.line.first(size, best.leader.priority)), best.reason)
+        size = self.limits.size_for(min(len(line), self.limits.full_size(line.pixels)))
+        return Batch(leader.shape, tuple(line.first(size, leader.priority)), reason)
 
     def take(self, batch: Batch[Payload], now: float) -> None:
         """Lets a batch leave to be run, which `propose` has given, or given again, at this very moment."""
@@ -315,7 +310,7 @@ class BatchQueue(Generic[Payload]):
         """The most urgent of what is due; online that waits for company only, before bulk that does not."""
         lines = self._lines.values()
         best = self._most_urgent(((line, why) for line in lines if (why := self._due(line, now))), now)
-        if best is None or self._rank(best.leader, now) < Priority.BULK:
+        if best is None or best[0][0] < Priority.BULK:
             return best
         online: Reason = "online"
         return (
@@ -326,16 +321,21 @@ class BatchQueue(Generic[Payload]):
         self, lines: Iterable[tuple[_Line[Payload], Reason]], now: float
     ) -> _Candidate[Payload] | None:
         candidates = (
-            _Candidate(self._urgency(head, now), head, line, reason)
-            for line, reason in lines
-            for head in line.heads()
+            (self._urgency(head, now), head, line, reason) for line, reason in lines for head in line.heads()
         )
-        return min(candidates, key=lambda candidate: candidate.urgency, default=None)
+        return min(candidates, default=None)
 
-    def _stands(self, standing: Batch[Payload], best: _Candidate[Payload], now: float) -> bool:
-        return all(entry.number in self._waiting for entry in standing.entries) and (
-            self._rank(standing.entries[0], now) <= self._rank(best.leader, now)
-        )
+    def _stands(self, standing: Batch[Payload], now: float) -> bool:
+        """Asked at every arrival, so it looks at all lines only when it must."""
+        if any(entry.number not in self._waiting for entry in standing.entries):
+            return False
+        rank = self._rank(standing.entries[0], now)
+        if rank == Priority.BULK and self._of_class[Priority.ONLINE]:
+            return False
+        if rank == 0 or not self._of_class[Priority.BULK] or self._bulk_led + self._max_age > now:
+            return True
+        best = self._best(now)
+        return best is None or rank <= best[0][0]
 
     def _due(self, line: _Line[Payload], now: float) -> Reason | None:
         full = self.limits.full_size(line.pixels)

@@ -139,6 +139,8 @@ class Batcher(Generic[Item, Output]):
         self._wake = asyncio.Event()
         self._batch_ids = count(1)
         self._proposal: _Proposal[Item] | None = None
+        self._busy = 0
+        """Predictors at work."""
         self._running: dict[_Run[Item], asyncio.Task[None]] = {}
         self._dispatcher: asyncio.Task[None] | None = None
 
@@ -275,7 +277,7 @@ class Batcher(Generic[Item, Output]):
         return self._queue.wake_at(idle=self._proposal is None and not self._all_busy())
 
     def _all_busy(self) -> bool:
-        return len(self._running) >= self._concurrency
+        return self._busy >= self._concurrency
 
     def _answer_expired(self, now: float) -> None:
         if expired := self._queue.expire(now):
@@ -290,10 +292,14 @@ class Batcher(Generic[Item, Output]):
 
     def _begin_batches(self, now: float) -> None:
         while (proposal := self._reconsidered(now)) is not None and not self._all_busy():
-            self._queue.take(proposal.batch, now)
-            self._proposal = None
-            run = _Run(next(self._batch_ids), proposal, now)
-            self._running[run] = asyncio.create_task(self._carry_out(run), name=f"batch {run.batch_id}")
+            self._begin(proposal, now)
+
+    def _begin(self, proposal: _Proposal[Item], now: float) -> None:
+        self._queue.take(proposal.batch, now)
+        self._proposal = None
+        self._busy += 1
+        run = _Run(next(self._batch_ids), proposal, now)
+        self._running[run] = asyncio.create_task(self._carry_out(run), name=f"batch {run.batch_id}")
 
     def _reconsidered(self, now: float) -> _Proposal[Item] | None:
         """The proposal, if it is prepared and stands; else the next one is begun, one at a time."""
@@ -316,17 +322,34 @@ class Batcher(Generic[Item, Output]):
             self._wake.set()
 
     async def _carry_out(self, run: _Run[Item]) -> None:
-        waiters = [entry.payload for entry in run.batch.entries]
+        outcome: Sequence[Output | OcrError] | BaseException
         try:
-            answers = self._completed(run, await self._run(run))
+            outcome = await self._run(run)
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - whatever it is, the callers wait
-            answers = self._failed(run, error)
-        for waiter, answer in zip(waiters, answers, strict=True):
-            waiter.answer.give(answer)
+            outcome = error
+        try:
+            await self._go_on()
+        finally:
+            self._answer(run, outcome)
+
+    async def _go_on(self) -> None:
+        """A predictor is free: the next batch runs before the answers are made, and all that they start."""
+        self._busy -= 1
+        now = self._clock()
+        if (proposal := self._reconsidered(now)) is not None:
+            self._begin(proposal, now)
+        await asyncio.sleep(0)
+
+    def _answer(self, run: _Run[Item], outcome: Sequence[Output | OcrError] | BaseException) -> None:
+        if isinstance(outcome, BaseException):
+            answers = self._failed(run, outcome)
+        else:
+            answers = self._completed(run, outcome)
+        for entry, answer in zip(run.batch.entries, answers, strict=True):
+            entry.payload.answer.give(answer)
+        self._tell(lambda observer: observer.on_batch(run.facts()))
         del self._running[run]
         self._wake.set()
-        self._advance()  # the dispatcher would, but a turn of the loop later, and the predictor is idle
-        self._tell(lambda observer: observer.on_batch(run.facts()))
 
     async def _run(self, run: _Run[Item]) -> Sequence[Output | OcrError]:
         prepared, run.prepare_ms = await run.preparation

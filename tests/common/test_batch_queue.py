@@ -583,7 +583,7 @@ def backlog(items: int) -> list[Entry[str]]:
     return [entry("abcd"[i % 4], BULK, name="bulk") for i in range(items)]
 
 
-HORIZON = 400 * RUN
+HORIZON = 200 * RUN
 CAPACITY = 4 / RUN
 
 
@@ -598,7 +598,7 @@ def test_beside_a_backlog_online_waits_for_what_runs_for_online_and_for_bulks_tu
 ) -> None:
     arrivals = poisson(seed, 0.5 * CAPACITY * predictors, HORIZON)
     ran = simulate(
-        queue_of(*backlog(4000), limits=WIDE), arrivals, until=HORIZON + 10 * RUN, predictors=predictors
+        queue_of(*backlog(2000), limits=WIDE), arrivals, until=HORIZON + 10 * RUN, predictors=predictors
     )
     started = {e.payload: r.start for r in ran for e in r.batch.entries if e.priority is ONLINE}
     assert len(started) == len(arrivals), "all of it ran"
@@ -612,14 +612,14 @@ def test_beside_a_backlog_online_waits_for_what_runs_for_online_and_for_bulks_tu
 @settings(max_examples=20, deadline=None)
 def test_bulk_gets_all_the_time_that_online_leaves(seed: int, load: float, predictors: int) -> None:
     arrivals = poisson(seed, load * CAPACITY * predictors, HORIZON)
-    ran = simulate(queue_of(*backlog(4000), limits=WIDE), arrivals, until=HORIZON, predictors=predictors)
+    ran = simulate(queue_of(*backlog(2000), limits=WIDE), arrivals, until=HORIZON, predictors=predictors)
     busy = sum(min(r.end, HORIZON) - r.start for r in ran)
     assert busy == pytest.approx(HORIZON * predictors), "no predictor is idle while bulk waits"
     led = [r for r in ran if r.leader.priority is BULK]
     assert all(r.batch.reason == "full" for r in led)
     left = HORIZON * predictors - sum(r.end - r.start for r in ran if r.leader.priority is ONLINE)
     assert bulk_items(led) >= CAPACITY * (left - 2 * RUN)
-    without = simulate(queue_of(*backlog(4000), limits=WIDE), [], until=HORIZON, predictors=predictors)
+    without = simulate(queue_of(*backlog(2000), limits=WIDE), [], until=HORIZON, predictors=predictors)
     # An item alone takes 7 ticks, in which bulk would have done 7/4 items.
     assert bulk_items(ran) >= bulk_items(without) - 7 / 4 * len(arrivals) - 8
 

@@ -208,6 +208,20 @@ async def test_one_batch_is_prepared_while_others_run_so_a_predictor_goes_on_wit
 
 
 @scenario
+async def test_a_predictor_goes_on_before_the_answers_of_its_last_batch_are_made() -> None:
+    async with Bench() as bench:
+        begun: list[int] = []
+
+        class Looks(Watcher):
+            def on_batch(self, facts: BatchFacts) -> None:
+                begun.append(len(bench.runner.batches))
+
+        bench.batcher._observer = Looks()
+        await bench.submit_all(range(12))
+        assert begun == [2, 3, 3]
+
+
+@scenario
 async def test_time_waiting_for_a_predictor_counts_as_queue_time_and_preparing_does_not() -> None:
     async with Bench() as bench:
         bench.submit_all(range(4))
