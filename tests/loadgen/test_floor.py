@@ -45,6 +45,15 @@ def test_each_stream_meets_each_shape_before_the_time_counts() -> None:
     ] * 4
 
 
+@pytest.mark.parametrize("role", floor.ROLES)
+@given(cores=st.integers(1, 64))
+def test_every_setting_uses_all_cores_and_no_two_are_the_same(role, cores: int) -> None:
+    tried = floor.candidates(role, cores)
+    assert {setting.threads for setting in tried} == {cores}
+    assert len(set(tried)) == len(tried)
+    assert {setting.streams for setting in tried} == {1, cores}
+
+
 def test_a_line_is_48_rows_high_and_a_multiple_of_32_wide() -> None:
     page = blank(200, 400)
     quad = [[10, 10], [131, 10], [131, 30], [10, 30]]
