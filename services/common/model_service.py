@@ -2,8 +2,8 @@
 
     callers ─▶ Batcher ─▶ PredictorPool ─▶ the next free host ─▶ its predictor process
 
-A service brings three things of its own: how items are stacked to one array, which shapes there are,
-and which settings shape the output. It reads the arrays that come back by itself, in a thread, so that
+A service brings three things of its own: which canvas an image is laid on, which canvases there are, and
+which settings shape the output. It reads the arrays that come back by itself, in a thread, so that
 the predictor goes on with the next batch meanwhile.
 """
 
@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,15 +36,18 @@ from services.common.engines.base import (
 from services.common.errors import OcrError, ShuttingDown, Unavailable
 from services.common.models import ModelFiles, Role, resolve
 from services.common.pb import ocr_pb2 as pb
-from services.common.predictor import PredictorHost, PredictorResult
+from services.common.predictor import Batch, PredictorHost, PredictorResult
 from services.common.settings import BatchSettings, EngineSettings
-from services.common.telemetry import METRICS, BatchTelemetry, observe
+from services.common.telemetry import METRICS, BatchTelemetry, observe, rider
 
 log = logging.getLogger(__name__)
 
-Item = TypeVar("Item")
 Parameters = ParamSpec("Parameters")
 Returned = TypeVar("Returned")
+Image = NDArray[np.uint8]
+"""What a model looks at, a page or a line: (height, width, 3), blue green red."""
+Canvas = Callable[[int, int], tuple[int, int]]
+"""Height and width that an image of this height and width is padded to. Pure: the same in any company."""
 Arrays = tuple[NDArray[Any], ...]
 """What the model gave for one item."""
 Answer = Completed[Arrays] | OcrError
@@ -62,28 +65,25 @@ class Host(Protocol):
     @property
     def engine_version(self) -> str: ...  # noqa: D102
     async def start(self) -> None: ...  # noqa: D102
-    async def run(self, batch: NDArray[np.float32]) -> PredictorResult: ...  # noqa: D102
+    async def run(self, batch: Batch) -> PredictorResult: ...  # noqa: D102
     async def close(self) -> None: ...  # noqa: D102
 
 
-class PredictorPool(Generic[Item]):
+class PredictorPool:
     """Several hosts of the same model as one runner of batches; a batch goes to the next free host."""
 
-    def __init__(
-        self, stage: str, hosts: Sequence[Host], stack: Callable[[Sequence[Item]], NDArray[np.float32]]
-    ) -> None:
+    def __init__(self, hosts: Sequence[Host], canvas: Canvas) -> None:
         self.hosts = tuple(hosts)
-        self._stack = stack
+        self._canvas = canvas
         self._free = list(self.hosts)
         self._returned = asyncio.Condition()
-        # Threads of its own: behind a crowd of pages to be decoded, the predictor would wait for its batch.
-        self._stackers = ThreadPoolExecutor(max(1, len(hosts)), f"{stage}-stack")
 
-    async def prepare(self, items: Sequence[Item]) -> NDArray[np.float32]:
-        """The items of a batch as one array, made in a thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._stackers, self._stack, items)
+    async def prepare(self, items: Sequence[Image]) -> Batch:
+        """The images of a batch with their canvas. Nothing is copied until they run, and then once."""
+        height, width = items[0].shape[:2]
+        return Batch(items, self._canvas(height, width))
 
-    async def run(self, prepared: NDArray[np.float32]) -> RunOutput[Arrays]:
+    async def run(self, prepared: Batch) -> RunOutput[Arrays]:
         """The arrays of each item, or its error. Raises Unavailable when no host can work any more."""
         host = await self._take()
         try:
@@ -116,10 +116,9 @@ class PredictorPool(Generic[Item]):
     async def close(self) -> None:
         """End the predictor processes."""
         await asyncio.gather(*(host.close() for host in self.hosts))
-        self._stackers.shutdown(wait=False, cancel_futures=True)
 
 
-class ServedModel(Generic[Item]):
+class ServedModel:
     """A model from start to end: loads and warms up, answers batches, tells its state, drains, closes."""
 
     def __init__(
@@ -127,13 +126,14 @@ class ServedModel(Generic[Item]):
         stage: str,
         info: pb.ModelInfo,
         hosts: Sequence[Host],
-        stack: Callable[[Sequence[Item]], NDArray[np.float32]],
+        canvas: Canvas,
         limits: BatchLimits,
     ) -> None:
         self.stage = stage
         self.info = info
-        self._pool = PredictorPool(stage, hosts, stack)
-        self._batcher: Batcher[Item, Arrays] = Batcher(
+        self._canvas = canvas
+        self._pool = PredictorPool(hosts, canvas)
+        self._batcher: Batcher[Image, Arrays] = Batcher(
             limits, self._pool, concurrency=len(hosts), observer=BatchTelemetry(stage)
         )
         self._threads = ThreadPoolExecutor(usable_cores() + 1, stage)
@@ -196,14 +196,20 @@ class ServedModel(Generic[Item]):
         self._batcher.check_room(items, priority)
 
     async def submit_all(
-        self, requests: Sequence[Request[Item]], *, priority: Priority, deadline: float | None
+        self, images: Sequence[Image], *, priority: Priority, deadline: float | None
     ) -> list[Answer]:
-        """The arrays or the error of each item, in order; all are admitted or none, as in `check_open`.
+        """The arrays or the error of each image, in order; all are admitted or none, as in `check_open`.
 
         While a predictor restarts, work is accepted and waits.
         """
         self.check_open(0, priority)
+        requests = [self._request(image) for image in images]
         return await self._batcher.submit_all(requests, priority=priority, deadline=deadline)
+
+    def _request(self, image: Image) -> Request[Image]:
+        height, width = image.shape[:2]
+        canvas = self._canvas(height, width)
+        return Request(image, canvas, canvas[0] * canvas[1], rider(height * width))
 
     async def in_thread(
         self, work: Callable[Parameters, Returned], *args: Parameters.args, **kwargs: Parameters.kwargs
@@ -329,7 +335,7 @@ def batch_limits(settings: BatchSettings) -> BatchLimits:
 def batch_shapes(items: Iterable[tuple[int, int]], limits: BatchLimits) -> tuple[Shape, ...]:
     """Every shape that a batch of items `(height, width)` can have: the closed set to warm up."""
     return tuple(
-        (size, 3, height, width)
+        (size, height, width, 3)
         for height, width in items
         for size in limits.allowed_batch_sizes
         if size <= limits.full_size(height * width)

@@ -39,8 +39,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-from services.common.engines.base import Batch, EngineSpec, EngineUnavailable, Outputs, check_batch
+from services.common.engines.base import EngineSpec, EngineUnavailable, Outputs
 from services.common.errors import OcrError, PredictorFailed, ShuttingDown, Unavailable
 from services.common.predictor_link import Done, Failed, Ready, Region, Run, Start
 
@@ -54,6 +55,36 @@ _LONGEST_PAUSE_S = 30.0
 
 _DEATH_S = 10.0
 """How long a killed process may take to vanish. One stuck in a driver may never; it is left to the kernel."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Images that run together: uint8 (h, w, 3), blue green red, each laid at the top left of a canvas.
+
+    `canvas` is (height, width), the same for all. Raises `ValueError` for an image of another kind or one
+    that does not fit, and for no image at all.
+    """
+
+    images: Sequence[NDArray[np.uint8]]
+    canvas: tuple[int, int]
+
+    def __post_init__(self) -> None:
+        """Refuse here what would make the engine fail for everybody."""
+        if not self.images:
+            raise ValueError("a batch needs an image")
+        for image in self.images:
+            if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or 0 in image.shape:
+                raise ValueError(f"an image is uint8 (h, w, 3), not {image.dtype} {image.shape}")
+            if image.shape[0] > self.canvas[0] or image.shape[1] > self.canvas[1]:
+                raise ValueError(f"an image {image.shape} does not fit the canvas {self.canvas}")
+
+    def __len__(self) -> int:
+        """Images in it."""
+        return len(self.images)
+
+    def alone(self, index: int) -> "Batch":
+        """One of its images as a batch."""
+        return Batch([self.images[index]], self.canvas)
 
 
 @dataclass(frozen=True)
@@ -139,12 +170,10 @@ class PredictorHost:
         await self._loop.run_in_executor(self._thread, self._first_start)
 
     async def run(self, batch: Batch) -> PredictorResult:
-        """Run one float32 batch (N, 3, H, W). Calls queue up in order; during a restart they wait for it.
+        """Run one batch. Calls queue up in order; during a restart they wait for it.
 
-        Raises `ValueError` for a wrong type or shape, `Unavailable` while the worker cannot be started,
-        `ShuttingDown` when closed.
+        Raises `Unavailable` while the worker cannot be started, `ShuttingDown` when closed.
         """
-        check_batch(batch)
         self._refuse_unless_running()
         self._refuse_if_failed()
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._run, batch)
@@ -193,7 +222,7 @@ class PredictorHost:
         total_ms = 0.0
         for index in range(len(batch)):
             try:
-                outputs, model_ms = self._attempt(batch[index : index + 1])
+                outputs, model_ms = self._attempt(batch.alone(index))
                 items += _split(outputs, 1)
                 total_ms += model_ms
             except _BatchError as error:
@@ -353,7 +382,7 @@ class _Worker:
     def __init__(self, spec: EngineSpec) -> None:
         largest = max((int(np.prod(shape)) for shape in spec.shapes), default=0)
         with ExitStack() as undo:
-            self._inputs = Region.create(largest * np.dtype(np.float32).itemsize)
+            self._inputs = Region.create(largest)
             undo.callback(self._inputs.close)
             self._outputs = Region.create(0)  # the worker grows it while it warms up
             undo.callback(self._outputs.close)
@@ -377,10 +406,10 @@ class _Worker:
 
     def run(self, batch: Batch, timeout_s: float) -> tuple[Outputs, float]:
         try:
-            (place,) = self._inputs.write([batch])
+            request = _lay(batch, self._inputs)
         except OSError as error:
-            raise _EngineRaised(f"no memory for a batch of {batch.nbytes} bytes: {error}") from error
-        answer = self._ask(Run(place), timeout_s)
+            raise _EngineRaised(f"no memory for {len(batch)} images of {batch.canvas}: {error}") from error
+        answer = self._ask(request, timeout_s)
         if isinstance(answer, Failed):
             raise _EngineRaised(answer.reason)
         assert isinstance(answer, Done)
@@ -415,6 +444,16 @@ class _Worker:
         self._link.close()
         self._inputs.close()
         self._outputs.close()
+
+
+def _lay(batch: Batch, inputs: Region) -> Run:
+    """Each image into its place in shared memory. The padding keeps what was there: the engine masks it."""
+    request = Run(*inputs.reserve(((len(batch), *batch.canvas, 3), np.uint8), ((len(batch), 2), np.int32)))
+    pixels, sizes = inputs.read((request.pixels, request.sizes))
+    for place, size, image in zip(pixels, sizes, batch.images, strict=True):
+        size[:] = height, width = image.shape[:2]
+        place[:height, :width] = image
+    return request
 
 
 def _spawn(spec: EngineSpec, descriptors: Sequence[int]) -> "subprocess.Popen[bytes]":

@@ -41,9 +41,10 @@ class Start:
 
 @dataclass(frozen=True)
 class Run:
-    """Host to worker: run the batch that lies there."""
+    """Host to worker: run the batch whose pixels and sizes lie there."""
 
-    batch: Place
+    pixels: Place
+    sizes: Place
 
 
 @dataclass(frozen=True)
@@ -93,12 +94,17 @@ class Region:
         """Bytes that are mapped here."""
         return len(self._map)
 
-    def write(self, arrays: Sequence[NDArray[Any]]) -> tuple[Place, ...]:
-        """Copy arrays in, one after the other from the start, and tell where they lie."""
-        places, end = _layout(arrays)
+    def reserve(self, *kinds: tuple[tuple[int, ...], Any]) -> tuple[Place, ...]:
+        """Room for arrays of these shapes and types, from the start on; `read` gives them."""
+        places, end = _layout(kinds)
         if end > self.size:
             os.ftruncate(self.fd, end)
             self._map = mmap.mmap(self.fd, end)
+        return places
+
+    def write(self, arrays: Sequence[NDArray[Any]]) -> tuple[Place, ...]:
+        """Copy arrays in, and tell where they lie."""
+        places = self.reserve(*((array.shape, array.dtype) for array in arrays))
         for place, array in zip(places, arrays, strict=True):
             np.copyto(self._view(place), array)
         return places
@@ -129,10 +135,11 @@ def _anonymous_file() -> int:
         return os.dup(file.fileno())
 
 
-def _layout(arrays: Sequence[NDArray[Any]]) -> tuple[tuple[Place, ...], int]:
+def _layout(kinds: Sequence[tuple[tuple[int, ...], Any]]) -> tuple[tuple[Place, ...], int]:
     places, end = [], 0
-    for array in arrays:
+    for shape, kind in kinds:
         offset = -(-end // _ALIGNMENT) * _ALIGNMENT
-        places.append(Place(array.shape, array.dtype.str, offset))
-        end = offset + array.nbytes
+        dtype = np.dtype(kind)
+        places.append(Place(shape, dtype.str, offset))
+        end = offset + int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     return tuple(places), end

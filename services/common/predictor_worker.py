@@ -66,16 +66,17 @@ def _serve(link: "Connection[object, object]", inputs: Region, outputs: Region) 
 def _warm_up(engine: Engine, spec: EngineSpec, outputs: Region) -> None:
     """Meet every shape of the closed set, largest first, so that memory is asked for once."""
     for shape in sorted(spec.shapes, key=np.prod, reverse=True):
-        outputs.write(_checked(engine.run(np.zeros(shape, np.float32)), shape[0]))
+        sizes = np.full((shape[0], 2), shape[1:3], np.int32)
+        outputs.write(_checked(engine.run(np.zeros(shape, np.uint8), sizes), shape[0]))
 
 
 def _answer(engine: Engine, request: Run, inputs: Region, outputs: Region) -> Done | Failed:
     try:
-        (batch,) = inputs.read([request.batch])
+        pixels, sizes = inputs.read([request.pixels, request.sizes])
         began = time.perf_counter()
-        found = engine.run(batch)
+        found = engine.run(pixels, sizes)
         model_ms = (time.perf_counter() - began) * 1e3
-        return Done(outputs.write(_checked(found, len(batch))), model_ms)
+        return Done(outputs.write(_checked(found, len(pixels))), model_ms)
     except Exception as error:  # noqa: BLE001 - one batch failed, not the process
         return Failed(_reason(error))
 

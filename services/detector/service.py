@@ -7,19 +7,16 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
-from services.common.batch_contract import Request
 from services.common.errors import InvalidJob, OcrError
 from services.common.images import LARGEST_MAX_PIXELS, ImageLimits
-from services.common.model_service import ServedModel, Stopwatch
+from services.common.model_service import Image, ServedModel, Stopwatch
 from services.common.page_size import shrink
 from services.common.pb import ocr_pb2 as pb
 from services.common.pb import ocr_pb2_grpc
 from services.common.rpc import deadline_of
-from services.common.telemetry import rider
 from services.common.wire import pixels_of, priority_of
-from services.detector.model import Page, box_rules
+from services.detector.model import box_rules
 from services.detector.postprocess import FoundLine, find_lines
-from services.detector.preprocess import canvas
 from services.detector.settings import DetectorSettings
 
 Size = tuple[int, int]
@@ -31,7 +28,7 @@ class DetectorService(ocr_pb2_grpc.DetectorServicer):
 
     names: Sequence[str] = ("ocr.v1.Detector",)
 
-    def __init__(self, model: ServedModel[Page], settings: DetectorSettings) -> None:
+    def __init__(self, model: ServedModel, settings: DetectorSettings) -> None:
         self._model = model
         self._max_side = settings.max_side
         self._rules = box_rules(settings)
@@ -57,8 +54,7 @@ class DetectorService(ocr_pb2_grpc.DetectorServicer):
         named = _named_size(request)
         with watch:
             page, own_size = await self._model.in_thread(self._read, request.image)
-        item = self._item(page)
-        [answer] = await self._model.submit_all([item], priority=priority, deadline=deadline_of(context))
+        [answer] = await self._model.submit_all([page], priority=priority, deadline=deadline_of(context))
         if isinstance(answer, OcrError):
             raise answer
         with watch:
@@ -71,17 +67,12 @@ class DetectorService(ocr_pb2_grpc.DetectorServicer):
         """The model that answers."""
         return self._model.info
 
-    def _read(self, image: pb.Image) -> tuple[Page, Size]:
+    def _read(self, image: pb.Image) -> tuple[Image, Size]:
         """The page at the size it is searched, and the size it came in."""
         pixels = pixels_of(image, self._limits)
         return shrink(pixels, self._max_side), (pixels.shape[0], pixels.shape[1])
 
-    def _item(self, page: Page) -> Request[Page]:
-        height, width = page.shape[:2]
-        shape = canvas(height, width, self._max_side)
-        return Request(page, shape, shape[0] * shape[1], rider(height * width))
-
-    def _find(self, output: NDArray[np.float32], page: Page, source: Size) -> list[pb.DetectedLine]:
+    def _find(self, output: NDArray[np.float32], page: Image, source: Size) -> list[pb.DetectedLine]:
         height, width = page.shape[:2]
         probability = np.ascontiguousarray(output[0, :height, :width])
         return [_message(line) for line in find_lines(probability, source, self._rules)]

@@ -1,22 +1,19 @@
 """The gRPC face of the recognizer: lines in, their text out."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import grpc
 
-from services.common.batch_contract import Request
 from services.common.errors import DeadlineExceeded, InputError, OcrError
 from services.common.images import ImageLimits
-from services.common.model_service import Answer, ServedModel, Stopwatch
+from services.common.model_service import Answer, Image, ServedModel, Stopwatch
 from services.common.pb import ocr_pb2 as pb
 from services.common.pb import ocr_pb2_grpc
 from services.common.rpc import deadline_of
-from services.common.telemetry import rider
 from services.common.wire import error_message, pixels_of, priority_of
-from services.recognizer.decode import decode, valid_steps
-from services.recognizer.model import TextLine
-from services.recognizer.preprocess import HEIGHT, MIN_SIDE, padded_width, resize
+from services.recognizer.decode import ReadLine, Steps, decode_all, valid_steps
+from services.recognizer.preprocess import MIN_SIDE, padded_width, resize
 from services.recognizer.settings import RecognizerSettings
 
 Charset = Sequence[str]
@@ -31,7 +28,7 @@ class RecognizerService(ocr_pb2_grpc.RecognizerServicer):
 
     names: Sequence[str] = ("ocr.v1.Recognizer",)
 
-    def __init__(self, model: ServedModel[TextLine], charset: Charset, settings: RecognizerSettings) -> None:
+    def __init__(self, model: ServedModel, charset: Charset, settings: RecognizerSettings) -> None:
         self._model = model
         self._charset = charset
         self._ladder = settings.width_ladder
@@ -58,8 +55,8 @@ class RecognizerService(ocr_pb2_grpc.RecognizerServicer):
         self._model.check_open(len(request.lines), priority)
         with watch:
             lines = await self._model.in_thread(self._read, request.lines)
-        items = [self._item(line) for line in lines if not isinstance(line, OcrError)]
-        answers = await self._model.submit_all(items, priority=priority, deadline=deadline_of(context))
+        images = [line for line in lines if not isinstance(line, OcrError)]
+        answers = await self._model.submit_all(images, priority=priority, deadline=deadline_of(context))
         _raise_if_passing(answers)
         with watch:
             texts = await self._model.in_thread(self._texts, lines, answers)
@@ -71,37 +68,37 @@ class RecognizerService(ocr_pb2_grpc.RecognizerServicer):
         """The model that answers."""
         return self._model.info
 
-    def _read(self, images: Iterable[pb.Image]) -> list[TextLine | InputError]:
+    def _read(self, images: Iterable[pb.Image]) -> list[Image | InputError]:
         return [self._read_line(image) for image in images]
 
-    def _read_line(self, image: pb.Image) -> TextLine | InputError:
+    def _read_line(self, image: pb.Image) -> Image | InputError:
         try:
             return resize(pixels_of(image, self._limits), self._ladder)
         except InputError as error:
             return error
 
-    def _item(self, line: TextLine) -> Request[TextLine]:
-        width = padded_width(line.shape[1], self._ladder)
-        return Request(line, (HEIGHT, width), HEIGHT * width, rider(HEIGHT * line.shape[1]))
-
     def _texts(
-        self, lines: Sequence[TextLine | InputError], answers: Sequence[Answer]
+        self, lines: Sequence[Image | InputError], answers: Sequence[Answer]
     ) -> list[pb.RecognizedLine]:
         """One for each line: the lines that could not be read took no place in `answers`."""
         rest = iter(answers)
-        return [self._text(line, rest) for line in lines]
+        outcomes = [line if isinstance(line, OcrError) else self._steps(line, next(rest)) for line in lines]
+        read = iter(decode_all([found for found in outcomes if isinstance(found, Steps)], self._charset))
+        return [_message(next(read) if isinstance(found, Steps) else found) for found in outcomes]
 
-    def _text(self, line: TextLine | InputError, answers: Iterator[Answer]) -> pb.RecognizedLine:
-        if isinstance(line, OcrError):
-            return pb.RecognizedLine(error=error_message(line))
-        answer = next(answers)
+    def _steps(self, line: Image, answer: Answer) -> Steps | OcrError:
         if isinstance(answer, OcrError):
-            return pb.RecognizedLine(error=error_message(answer))
+            return answer
         classes, probabilities = answer.output
         content = line.shape[1]
-        steps = valid_steps(content, padded_width(content, self._ladder), len(classes))
-        read = decode(classes, probabilities, self._charset, steps)
-        return pb.RecognizedLine(text=read.text, confidence=read.confidence)
+        valid = valid_steps(content, padded_width(content, self._ladder), len(classes))
+        return Steps(classes, probabilities, valid)
+
+
+def _message(outcome: ReadLine | OcrError) -> pb.RecognizedLine:
+    if isinstance(outcome, OcrError):
+        return pb.RecognizedLine(error=error_message(outcome))
+    return pb.RecognizedLine(text=outcome.text, confidence=outcome.confidence)
 
 
 def _raise_if_passing(answers: Iterable[Answer]) -> None:

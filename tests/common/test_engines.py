@@ -16,22 +16,24 @@ from hypothesis import strategies as st
 
 from services.common.engines import base, openvino, paddle, simulated
 from services.common.engines.base import (
-    Batch,
     Engine,
     EngineSpec,
     EngineUnavailable,
     GpuOptions,
     Head,
     Outputs,
+    Pixels,
     SimulatedCost,
+    Sizes,
     choose,
     choose_device,
     choose_engine,
     create_engine,
 )
-from services.common.models import MODEL_SETS, ModelFiles, Role, fetch, resolve
+from services.common.models import MODEL_SETS, ModelFiles, PinnedSet, Role, fetch, resolve
 
-RUNNABLE = [(engine, name) for name, found in MODEL_SETS.items() for engine in found.engines]
+FETCHED = [found for found in MODEL_SETS.values() if isinstance(found, PinnedSet)]
+RUNNABLE = [(engine, found.name) for found in FETCHED for engine in found.engines]
 EVERY = [*RUNNABLE, ("simulated", "simulated")]
 
 CAN_CONVERT = all(importlib.util.find_spec(name) for name in ("paddle", "paddle2onnx"))
@@ -69,29 +71,33 @@ def gpu_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def loaded(engine: str, model_set: str, role: Role, head: Head) -> Engine:
     if (engine, model_set) == ("openvino", "ppocr-v5-mobile") and not CAN_CONVERT:
         pytest.skip("needs paddle2onnx to convert the model: pip install 'ocr-serving[convert]'")
-    shapes = ((4, 3, 48, 320),) if role == "rec" else ((1, 3, 160, 320),)
+    shapes = ((4, 48, 320, 3),) if role == "rec" else ((1, 160, 320, 3),)
     return create_engine(
         EngineSpec(engine=engine, model=model(model_set, role), head=head, threads=1, shapes=shapes)
     )
 
 
-def answer(engine: Engine, batch: Batch) -> Outputs:
-    """What an engine says, in arrays that last."""
-    return tuple(output.copy() for output in engine.run(batch))
+def answer(engine: Engine, pixels: Pixels, sizes: Sizes | None = None) -> Outputs:
+    """What an engine says, in arrays that last; the items fill their places unless sizes are given."""
+    return tuple(output.copy() for output in engine.run(pixels, whole(pixels) if sizes is None else sizes))
 
 
-def drawn(text: str, height: int, width: int) -> Batch:
-    """Dark text on light paper, normalised as for a recognizer: (1, 3, H, W)."""
+def whole(pixels: Pixels) -> Sizes:
+    return np.full((len(pixels), 2), pixels.shape[1:3], np.int32)
+
+
+def drawn(text: str, height: int, width: int) -> Pixels:
+    """Dark text on light paper: (1, H, W, 3)."""
     paper = np.full((height, width, 3), 235, np.uint8)
     cv2.putText(paper, text, (8, height // 2 + 10), cv2.FONT_HERSHEY_SIMPLEX, 1, (20, 30, 40), 2, cv2.LINE_AA)
-    return (paper.astype(np.float32) / 127.5 - 1).transpose(2, 0, 1)[None]
+    return paper[None]
 
 
-def lines(width: int = 320) -> Batch:
+def lines(width: int = 320) -> Pixels:
     return np.concatenate([drawn(text, 48, width) for text in ("Total 42.50", "INVOICE", "abc 12", "Q9-Z")])
 
 
-def pages() -> Batch:
+def pages() -> Pixels:
     return np.concatenate([drawn("Total 42.50", 160, 320), drawn("INVOICE", 160, 320)])
 
 
@@ -163,22 +169,53 @@ def test_shapes_outside_the_closed_set_are_answered(engine: str, model_set: str)
 
 
 @every_engine
+@pytest.mark.parametrize(("role", "head"), [("det", Head.RAW), ("rec", Head.CTC)])
+def test_what_lies_in_the_padding_changes_no_digit(
+    engine: str, model_set: str, role: Role, head: Head
+) -> None:
+    runner, clean = loaded(engine, model_set, role, head), pages() if role == "det" else lines()
+    sizes = np.array([(clean.shape[1] - 7 * row, 250 - 9 * row) for row in range(len(clean))], np.int32)
+    answers = []
+    for seed in range(2):
+        noisy = np.random.default_rng(seed).integers(0, 256, clean.shape, dtype=np.uint8)
+        for place, item, (height, width) in zip(noisy, clean, sizes, strict=True):
+            place[:height, :width] = item[:height, :width]
+        answers.append(answer(runner, noisy, sizes))
+    for first, second in zip(*answers, strict=True):
+        assert np.array_equal(first, second)
+
+
+@every_real_engine
+def test_padding_looks_like_the_mean_colour(engine: str, model_set: str) -> None:
+    """That is what zero means after normalisation, up to half a step of a pixel's value."""
+    files = model(model_set, "det")
+    runner = loaded(engine, model_set, "det", Head.RAW)
+    grey = np.rint(np.array(files.mean) * 255).astype(np.uint8)
+    nothing = np.broadcast_to(grey, (1, 160, 320, 3)).copy()
+    (as_pixels,) = answer(runner, nothing)
+    (as_padding,) = answer(runner, nothing, np.ones((1, 2), np.int32))
+    assert np.abs(as_pixels - as_padding).max() < 0.01
+
+
+@every_engine
 @pytest.mark.parametrize(
-    ("wrong", "complaint"),
+    ("pixels", "sizes", "complaint"),
     [
-        (np.zeros((1, 3, 48, 320)), "float32, this one is float64"),
-        (np.zeros((3, 48, 320), np.float32), "this one is \\(3, 48, 320\\)"),
-        (np.zeros((1, 1, 48, 320), np.float32), "this one is \\(1, 1, 48, 320\\)"),
-        (np.zeros((0, 3, 48, 320), np.float32), "not empty"),
+        (np.zeros((1, 48, 320, 3), np.float32), np.ones((1, 2), np.int32), "uint8 with int32 sizes"),
+        (np.zeros((1, 48, 320, 3), np.uint8), np.ones((1, 2)), "uint8 with float64"),
+        (np.zeros((48, 320, 3), np.uint8), np.ones((1, 2), np.int32), "this one is \\(48, 320, 3\\)"),
+        (np.zeros((1, 3, 48, 320), np.uint8), np.ones((1, 2), np.int32), "this one is \\(1, 3, 48, 320\\)"),
+        (np.zeros((0, 48, 320, 3), np.uint8), np.ones((0, 2), np.int32), "not empty"),
+        (np.zeros((2, 48, 320, 3), np.uint8), np.ones((1, 2), np.int32), "2 items need sizes"),
     ],
 )
 def test_a_batch_of_the_wrong_kind_is_refused_and_the_next_is_answered(
-    engine: str, model_set: str, wrong: Batch, complaint: str
+    engine: str, model_set: str, pixels: Pixels, sizes: Sizes, complaint: str
 ) -> None:
     runner = loaded(engine, model_set, "rec", Head.CTC)
     with pytest.raises(ValueError, match=complaint):
-        runner.run(wrong)
-    assert len(runner.run(lines())) == 2
+        runner.run(pixels, sizes)
+    assert len(answer(runner, lines())) == 2
 
 
 @pytest.mark.model
@@ -277,7 +314,7 @@ def test_a_dictionary_of_another_model_is_refused(engine: str) -> None:
     wrong = ModelFiles(**{**vars(files), "charset": files.charset[:-5]})
     spec = EngineSpec(engine=engine, model=wrong, head=Head.CTC)
     with pytest.raises(EngineUnavailable, match="belongs to another model"):
-        create_engine(spec).run(lines())
+        answer(create_engine(spec), lines())
 
 
 # ---------------------------------------------------------------- openvino
@@ -316,9 +353,21 @@ def test_openvino_computes_in_full_precision_on_one_stream() -> None:
     assert (settings["NUM_STREAMS"], settings["INFERENCE_NUM_THREADS"]) == (1, 3)
 
 
+@given(st.integers(1, 20_000))
+def test_classes_are_parted_into_equal_groups(classes: int) -> None:
+    groups = openvino._groups(classes)
+    assert 1 <= groups <= 100
+    assert classes % groups == 0
+
+
+@pytest.mark.parametrize(("classes", "groups"), [(18_710, 10), (18_385, 5), (6_625, 5), (97, 1), (101, 1)])
+def test_groups_of_known_dictionaries(classes: int, groups: int) -> None:
+    assert openvino._groups(classes) == groups
+
+
 # ---------------------------------------------------------------- paddle
 
-SHAPES = ((1, 3, 48, 160), (8, 3, 48, 160), (8, 3, 48, 320), (8, 3, 48, 3200), (1, 3, 48, 320))
+SHAPES = ((1, 48, 160, 3), (8, 48, 160, 3), (8, 48, 320, 3), (8, 48, 3200, 3), (1, 48, 320, 3))
 
 
 def files(format_: str) -> ModelFiles:
@@ -414,11 +463,12 @@ def test_tensorrt_without_a_closed_set_is_refused() -> None:
         paddle.shape_range(())
 
 
-@given(st.lists(st.tuples(*[st.integers(1, 9)] * 4), min_size=1))
+@given(st.lists(st.tuples(*[st.integers(1, 9)] * 3, st.just(3)), min_size=1))
 def test_the_shape_range_holds_every_shape_of_the_closed_set(shapes: list[tuple[int, int, int, int]]) -> None:
     least, usual, most = paddle.shape_range(tuple(shapes))
-    assert usual in shapes
-    for shape in shapes:
+    as_read = [(items, channels, height, width) for items, height, width, channels in shapes]
+    assert usual in as_read
+    for shape in as_read:
         assert all(low <= axis <= high for low, axis, high in zip(least, shape, most, strict=True))
 
 
@@ -471,11 +521,12 @@ def test_the_installed_paddle_runs_pir_models_with_onednn() -> None:
 # ---------------------------------------------------------------- simulated
 
 
-def test_the_simulated_detector_marks_the_lines_of_a_page() -> None:
-    page = np.ones((1, 3, 200, 400), np.float32)
+def test_the_simulated_detector_marks_the_lines_of_a_page_and_nothing_in_its_padding() -> None:
+    page = np.full((1, 200, 400, 3), 255, np.uint8)
     for top in (40, 120):
-        page[:, :, top : top + 12, 50:350:20] = -1  # letters 20 pixels apart
-    (found,) = simulated.probability_map(page)
+        page[:, top : top + 12, 50:350:20] = 0  # letters 20 pixels apart
+    page[:, 180:] = 0
+    (found,) = simulated.probability_map(page, np.array([[180, 400]], np.int32))
     count, _, boxes, _ = cv2.connectedComponentsWithStats((found[0, 0] > 0.3).astype(np.uint8))
     assert count - 1 == 2
     assert (boxes[1:, cv2.CC_STAT_WIDTH] > 280).all()
@@ -483,8 +534,8 @@ def test_the_simulated_detector_marks_the_lines_of_a_page() -> None:
 
 def test_the_simulated_recognizer_tells_lines_apart_and_reads_nothing_in_padding() -> None:
     batch = np.concatenate([drawn("Total 42", 48, 320), drawn("Q9", 48, 320)])
-    batch[:, :, :, 200:] = 0
-    index, _ = simulated.classes(batch)
+    batch[:, :, 200:] = 0
+    index, _ = simulated.classes(batch, np.array([[48, 200]] * 2, np.int32))
     assert (index[:, 25:] == 0).all()
     assert not np.array_equal(index[0], index[1])
 
@@ -493,6 +544,6 @@ def test_the_simulated_recognizer_tells_lines_apart_and_reads_nothing_in_padding
 def test_a_simulated_batch_costs_a_fixed_part_and_a_part_for_its_pixels(
     items: int, height: int, width: int
 ) -> None:
-    batch = np.broadcast_to(np.float32(0), (items, 3, height, width))
+    batch = np.broadcast_to(np.uint8(0), (items, height, width, 3))
     cost = SimulatedCost(fixed_ms=3, ms_per_megapixel=50)
     assert simulated.seconds(cost, batch) == pytest.approx(0.003 + 0.05 * items * height * width / 1e6)

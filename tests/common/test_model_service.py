@@ -8,11 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.common.batch_contract import Completed, Request
+from services.common.batch_contract import Completed
 from services.common.batch_queue import BatchLimits, Priority
 from services.common.engines import base, simulated
 from services.common.engines.base import Head
-from services.common.errors import InvalidJob, PredictorFailed, SetupError, ShuttingDown, Unavailable
+from services.common.errors import (
+    InvalidJob,
+    OcrError,
+    PredictorFailed,
+    SetupError,
+    ShuttingDown,
+    Unavailable,
+)
 from services.common.model_service import (
     ModelPlan,
     PredictorPool,
@@ -24,6 +31,7 @@ from services.common.model_service import (
 )
 from services.common.models import ModelMissing
 from services.common.pb import ocr_pb2 as pb
+from services.common.predictor import Batch
 from services.common.settings import BatchSettings, EngineSettings, ServerSettings, load
 from services.common.telemetry import METRICS
 from tests.fakes.engines import HANG
@@ -38,24 +46,38 @@ def host_in(state):
     return host
 
 
-def stack(items):
-    return np.asarray(items, np.float32)
+def canvas(height, width):
+    return 8, 16
+
+
+def image(value):
+    return np.full((8, 10, 3), value, np.uint8)
+
+
+def batch(value):
+    return Batch([image(value)], (8, 16))
 
 
 def pool(*hosts):
-    return PredictorPool("test", hosts, stack)
+    return PredictorPool(hosts, canvas)
 
 
 def served(*hosts):
-    return ServedModel("test", pb.ModelInfo(model_set="fake"), hosts, stack, LIMITS)
-
-
-def requests(*values):
-    return [Request(value, "shape", 1) for value in values]
+    return ServedModel("test", pb.ModelInfo(model_set="fake"), hosts, canvas, LIMITS)
 
 
 async def submit(model, *values):
-    return await model.submit_all(requests(*values), priority=Priority.ONLINE, deadline=None)
+    images = [image(value) for value in values]
+    return await model.submit_all(images, priority=Priority.ONLINE, deadline=None)
+
+
+async def test_images_run_on_the_canvas_that_the_service_names():
+    host = FakeHost()
+    model = served(host)
+    await model.start()
+    await submit(model, 1, 2)
+    assert [(len(batch), batch.canvas) for batch in host.batches] == [(2, (8, 16))]
+    await model.close()
 
 
 async def test_batches_run_side_by_side_on_all_hosts():
@@ -63,7 +85,7 @@ async def test_batches_run_side_by_side_on_all_hosts():
     for host in hosts:
         host.gate.clear()
     both = pool(*hosts)
-    runs = [asyncio.create_task(both.run(stack([value]))) for value in (1, 2)]
+    runs = [asyncio.create_task(both.run(batch(value))) for value in (1, 2)]
     await asyncio.gather(*(host.entered.wait() for host in hosts))
     for host in hosts:
         host.gate.set()
@@ -75,7 +97,7 @@ async def test_a_ready_host_is_taken_before_one_that_restarts():
     restarting, ready = host_in("restarting"), FakeHost()
     both = pool(restarting, ready)
     for value in range(3):
-        await both.run(stack([value]))
+        await both.run(batch(value))
     assert len(ready.batches) == 3
     await both.close()
 
@@ -84,7 +106,7 @@ async def test_a_failed_host_gets_no_batch_while_another_works():
     failed, busy = host_in("failed"), FakeHost()
     busy.gate.clear()
     both = pool(failed, busy)
-    runs = [asyncio.create_task(both.run(stack([value]))) for value in range(2)]
+    runs = [asyncio.create_task(both.run(batch(value))) for value in range(2)]
     await busy.entered.wait()
     busy.gate.set()
     await asyncio.gather(*runs)
@@ -96,7 +118,7 @@ async def test_waiting_for_a_host_ends_when_the_last_one_fails():
     failed, failing = host_in("failed"), FakeHost()
     failing.gate.clear()
     both = pool(failed, failing)
-    runs = [asyncio.create_task(both.run(stack([value]))) for value in range(2)]
+    runs = [asyncio.create_task(both.run(batch(value))) for value in range(2)]
     await failing.entered.wait()
     failing.state = "failed"
     failed.error = failing.error = Unavailable("this predictor has failed")
@@ -224,12 +246,8 @@ def own_engine(name, **settings):
     chosen = ModelPlan(
         f"tests.fakes.engines:{name}", ("cpu",), simulated.model_files("det"), Settings(**settings)
     )
-    hosts = chosen.hosts(Head.RAW, ((1, 3, 8, 16),))
-    return ServedModel("test", chosen.info({}), hosts, np.stack, replace(LIMITS, allowed_batch_sizes=(1,)))
-
-
-def page(mark=0.0):
-    return np.full((3, 8, 16), mark, np.float32)
+    hosts = chosen.hosts(Head.RAW, ((1, 8, 16, 3),))
+    return ServedModel("test", chosen.info({}), hosts, canvas, replace(LIMITS, allowed_batch_sizes=(1,)))
 
 
 async def test_an_engine_of_ones_own_tells_its_name_and_version_in_results():
@@ -246,15 +264,15 @@ async def test_a_service_is_not_ready_while_its_predictor_is_stuck_and_ready_aft
         patch.setattr(METRICS.restarts, "add", lambda *what: restarts.append(what))
         model = own_engine("marked", run_timeout_s=2)
         await model.start()
-        hanging = asyncio.create_task(submit(model, page(HANG)))
+        hanging = asyncio.create_task(submit(model, HANG))
         reason = await when(model.not_ready)
         assert "stuck" in reason
         assert not hanging.done()
         [answer] = await hanging
         assert isinstance(answer, PredictorFailed)
         await when(lambda: model.not_ready() is None)
-        [answer] = await submit(model, page())
-        assert float(answer.output[0]) == 0
+        [answer] = await submit(model, 0)
+        assert not isinstance(answer, OcrError)
         await model.close()
     assert restarts == [(1, {"stage": "detector"})]  # counted without waiting for a batch
 

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from services.common.engines.base import Batch, EngineSpec, EngineUnavailable, Head, SimulatedCost
+from services.common.engines.base import EngineSpec, EngineUnavailable, Head, SimulatedCost
 from services.common.errors import PredictorFailed, ShuttingDown, Unavailable
 from services.common.models import fetch, resolve
-from services.common.predictor import PredictorHost, PredictorResult
+from services.common.predictor import Batch, PredictorHost, PredictorResult
 from tests.fakes.engines import DIE, EXIT, HANG, LARGE, RAISE
 
-SHAPE = (4, 3, 8, 16)
+SHAPE = (4, 8, 16, 3)
 
 
 @asynccontextmanager
@@ -37,13 +37,16 @@ async def running(
         await host.close()
 
 
-def batch(*marks: float) -> Batch:
-    """A batch whose i-th item is filled with i, its first pixel with the mark if there is one."""
-    made = np.zeros((len(marks), *SHAPE[1:]), np.float32)
-    for index, mark in enumerate(marks):
-        made[index] = index
-        made[index, 0, 0, 0] = mark or index
-    return made
+def filled(value: int, height: int = 8, width: int = 16) -> Any:
+    return np.full((height, width, 3), value, np.uint8)
+
+
+def batch(*marks: int) -> Batch:
+    """A batch whose i-th item is filled with i, its first value with the mark if there is one."""
+    images = [filled(index) for index in range(len(marks))]
+    for image, mark in zip(images, marks, strict=True):
+        image[0, 0, 0] = mark or image[0, 0, 0]
+    return Batch(images, (8, 16))
 
 
 def answers(result: PredictorResult) -> list[float | None]:
@@ -266,20 +269,40 @@ async def test_a_run_before_the_start_and_after_the_end_is_refused() -> None:
     await fresh.close()
 
 
-@pytest.mark.parametrize("wrong", [np.zeros((1, 3, 8, 8)), np.zeros((3, 8, 8), np.float32)])
-async def test_a_batch_of_the_wrong_type_or_rank_is_refused_before_it_reaches_the_worker(
-    wrong: Batch,
-) -> None:
-    async with running() as host:
-        with pytest.raises(ValueError, match="a batch is"):
-            await host.run(wrong)
+@pytest.mark.parametrize(
+    ("images", "complaint"),
+    [
+        ([], "needs an image"),
+        ([np.zeros((8, 8, 3))], "not float64"),
+        ([np.zeros((8, 8), np.uint8)], "not uint8 \\(8, 8\\)"),
+        ([np.zeros((8, 0, 3), np.uint8)], "not uint8 \\(8, 0, 3\\)"),
+        ([filled(0), filled(0, 9)], "does not fit the canvas"),
+        ([filled(0), filled(0, 8, 17)], "does not fit the canvas"),
+    ],
+)
+def test_a_batch_that_no_engine_could_run_cannot_be_made(images: list[Any], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        Batch(images, (8, 16))
+
+
+async def test_the_engine_gets_each_image_at_the_top_left_of_its_place_and_its_size() -> None:
+    """The first value of an image marks it: seen only if it lies where it should."""
+    spec = EngineSpec(engine="tests.fakes.engines:telling", model=None, head=Head.RAW, shapes=(SHAPE,))
+    host = PredictorHost(spec)
+    await host.start()
+    images = [filled(7, 8, 16), filled(9, 3, 5)]
+    result = await host.run(Batch(images, (8, 16)))
+    await host.close()
+    found = [item for item in result.items if not isinstance(item, PredictorFailed)]
+    assert [item[1].tolist() for item in found] == [[8, 16], [3, 5]]
+    for (pixels, (height, width)), image in zip(found, images, strict=True):
+        assert (pixels[:height, :width] == image).all()
 
 
 async def test_batches_and_outputs_larger_than_the_closed_set_are_answered() -> None:
     async with running() as host:
-        large = np.ones((2, 3, 512, 640), np.float32)
-        large[1] = 2
-        assert answers(await host.run(large)) == [1, 2]
+        large = [filled(value, 512, 640) for value in (1, 2)]
+        assert answers(await host.run(Batch(large, (512, 640)))) == [1, 2]
         result = await host.run(batch(0, LARGE))
         outputs = result.items[1]
         assert not isinstance(outputs, PredictorFailed)
@@ -290,13 +313,13 @@ async def test_batches_and_outputs_larger_than_the_closed_set_are_answered() -> 
 async def test_an_answer_lasts_after_later_batches() -> None:
     async with running() as host:
         first = await host.run(batch(0, 0, 0, 0))
-        await host.run(batch(0, 0, 0, 0) * 5)
+        await host.run(Batch([filled(9)] * 4, (8, 16)))
         assert answers(first) == [0, 1, 2, 3]
 
 
 async def test_concurrent_runs_each_get_their_own_answers() -> None:
     async with running() as host:
-        batches = [np.full(SHAPE, number, np.float32) for number in range(40)]
+        batches = [Batch([filled(number)] * 4, (8, 16)) for number in range(40)]
         results = await asyncio.gather(*map(host.run, batches))
         assert [answers(result) for result in results] == [[number] * 4 for number in range(40)]
 
@@ -339,14 +362,14 @@ async def test_signals_meant_for_the_service_do_not_end_the_worker() -> None:
 PARENT = """
 import asyncio, sys
 from services.common.engines.base import EngineSpec, Head
-from services.common.predictor import PredictorHost
+from services.common.predictor import Batch, PredictorHost
 import numpy as np
 from tests.fakes.engines import HANG
 
 async def main():
     host = PredictorHost(EngineSpec(engine="tests.fakes.engines:marked", model=None, head=Head.RAW))
     await host.start()
-    batch = np.full((1, 3, 8, 8), HANG, np.float32)
+    batch = Batch([np.full((8, 8, 3), HANG, np.uint8)], (8, 8))
     task = asyncio.create_task(host.run(batch))
     print(host.worker_pid, flush=True)
     await task
@@ -372,14 +395,14 @@ async def test_the_worker_dies_with_its_parent_even_inside_a_batch() -> None:
 async def test_the_event_loop_goes_on_while_paddle_runs() -> None:
     """Paddle holds the GIL of its process for a whole batch; ours must not notice."""
     fetch("ppocr-v4-mobile")
-    shape = (8, 3, 48, 640)
+    shape = (8, 48, 640, 3)
     spec = EngineSpec(
         engine="paddle", model=resolve("ppocr-v4-mobile", "rec"), head=Head.CTC, threads=1, shapes=(shape,)
     )
     host = PredictorHost(spec)
     await host.start()
     try:
-        run = asyncio.create_task(host.run(np.zeros(shape, np.float32)))
+        run = asyncio.create_task(host.run(Batch([filled(0, 48, 640)] * 8, (48, 640))))
         steps = 0
         while not run.done():
             await asyncio.sleep(0)
@@ -393,6 +416,6 @@ async def test_a_simulated_batch_takes_at_least_its_cost() -> None:
     cost = SimulatedCost(fixed_ms=30, ms_per_megapixel=0)
     host = PredictorHost(EngineSpec(engine="simulated", model=None, head=Head.RAW, simulated=cost))
     await host.start()
-    result = await host.run(np.ones((1, 3, 32, 32), np.float32))
+    result = await host.run(Batch([filled(0, 32, 32)], (32, 32)))
     await host.close()
     assert result.model_ms >= 30

@@ -1,6 +1,6 @@
 """Engines that misbehave when a pixel says so; loaded in real predictor processes by their dotted path.
 
-A batch is marked by the first pixel of an item; an unmarked item is answered by its own mean.
+A batch is marked by the first value of an item; an unmarked item is answered by the mean of its place.
 """
 
 import os
@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from services.common.engines.base import Batch, EngineSpec, EngineUnavailable, Outputs
+from services.common.engines.base import EngineSpec, EngineUnavailable, Outputs, Pixels, Sizes
 
-DIE, EXIT, HANG, RAISE, LARGE = 101.0, 102.0, 103.0, 104.0, 105.0
+DIE, EXIT, HANG, RAISE, LARGE = 101, 102, 103, 104, 105
 
 
 class MarkedEngine:
@@ -22,8 +22,8 @@ class MarkedEngine:
     def __init__(self, spec: EngineSpec) -> None:
         self.spec = spec
 
-    def run(self, batch: Batch) -> Outputs:
-        marks = batch[:, 0, 0, 0]
+    def run(self, pixels: Pixels, sizes: Sizes) -> Outputs:
+        marks = pixels[:, 0, 0, 0]
         if DIE in marks:
             os.kill(os.getpid(), signal.SIGKILL)
         if EXIT in marks:
@@ -32,7 +32,7 @@ class MarkedEngine:
             signal.pause()
         if RAISE in marks:
             raise RuntimeError("marked to raise")
-        means = batch.mean(axis=(1, 2, 3), dtype=np.float32)
+        means = pixels.mean(axis=(1, 2, 3), dtype=np.float32)
         if LARGE in marks:
             return means, np.repeat(means[:, None], 1_000_000, axis=1)
         return (means,)
@@ -41,11 +41,11 @@ class MarkedEngine:
 class SlowEngine(MarkedEngine):
     """Takes the GIL of its process for a while, as Paddle does."""
 
-    def run(self, batch: Batch) -> Outputs:
+    def run(self, pixels: Pixels, sizes: Sizes) -> Outputs:
         end = time.monotonic() + 0.2
         while time.monotonic() < end:
             pass
-        return super().run(batch)
+        return super().run(pixels, sizes)
 
 
 def marked(spec: EngineSpec) -> MarkedEngine:
@@ -59,10 +59,10 @@ def slow(spec: EngineSpec) -> SlowEngine:
 class CountingEngine(MarkedEngine):
     """Leaves a character for each run in the file named by the environment."""
 
-    def run(self, batch: Batch) -> Outputs:
+    def run(self, pixels: Pixels, sizes: Sizes) -> Outputs:
         with Path(os.environ["COUNTING_ENGINE_FILE"]).open("a") as file:
             file.write("x")
-        return super().run(batch)
+        return super().run(pixels, sizes)
 
 
 def counting(spec: EngineSpec) -> CountingEngine:
@@ -85,3 +85,14 @@ def not_here(spec: EngineSpec) -> MarkedEngine:
 def never_ready(spec: EngineSpec) -> MarkedEngine:
     signal.pause()
     return MarkedEngine(spec)
+
+
+class TellingEngine(MarkedEngine):
+    """Answers with what it was given."""
+
+    def run(self, pixels: Pixels, sizes: Sizes) -> Outputs:
+        return pixels.copy(), sizes.copy()
+
+
+def telling(spec: EngineSpec) -> TellingEngine:
+    return TellingEngine(spec)

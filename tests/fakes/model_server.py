@@ -10,24 +10,39 @@ import grpc
 import numpy as np
 
 from services.common.errors import OcrError, PredictorFailed
-from services.common.predictor import PredictorResult
+from services.common.predictor import Batch, PredictorResult
 from services.common.rpc import ERROR_CODE_KEY, CallInterceptor, channel
 
 
-class FakeHost:
-    """Answers a batch by `answer`; waits before it does while `gate` is closed.
+def laid(batch: Batch) -> tuple[Any, Any]:
+    """Pixels and sizes as an engine gets them; the padding is noise, as it may be."""
+    shape = (len(batch), *batch.canvas, 3)
+    pixels = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+    sizes = np.array([image.shape[:2] for image in batch.images], np.int32)
+    for place, image in zip(pixels, batch.images, strict=True):
+        place[: image.shape[0], : image.shape[1]] = image
+    return pixels, sizes
 
-    An item for which `kills` is true gets PredictorFailed; with `error` set every run raises it.
+
+def doubled(pixels: Any, sizes: Any) -> tuple[Any, ...]:
+    """Of each item twice its first value."""
+    return (pixels[:, 0, 0, 0] * 2.0,)
+
+
+class FakeHost:
+    """Answers pixels and sizes by `answer`; waits before it does while `gate` is closed.
+
+    An image for which `kills` is true gets PredictorFailed; with `error` set every run raises it.
     """
 
-    def __init__(self, answer: Callable[[Any], tuple[Any, ...]] = lambda batch: (batch * 2,)) -> None:
+    def __init__(self, answer: Callable[[Any, Any], tuple[Any, ...]] = doubled) -> None:
         self.answer = answer
         self.state = "ready"
         self.engine_name, self.engine_version = "fake", "1.2"
-        self.batches: list[Any] = []
+        self.batches: list[Batch] = []
         self.gate, self.entered = asyncio.Event(), asyncio.Event()
         self.gate.set()
-        self.kills: Callable[[Any], bool] = lambda item: False
+        self.kills: Callable[[Any], bool] = lambda image: False
         self.error: OcrError | None = None
         self.closed = False
 
@@ -38,17 +53,17 @@ class FakeHost:
     async def start(self) -> None:
         self.state = "ready"
 
-    async def run(self, batch: Any) -> PredictorResult:
+    async def run(self, batch: Batch) -> PredictorResult:
         if self.error is not None:
             raise self.error
         self.batches.append(batch)
         self.entered.set()
         await self.gate.wait()
-        outputs = self.answer(batch)
+        outputs = self.answer(*laid(batch))
         items = [tuple(output[index] for output in outputs) for index in range(len(batch))]
         answers = [
-            PredictorFailed("it died") if self.kills(item) else out
-            for item, out in zip(batch, items, strict=True)
+            PredictorFailed("it died") if self.kills(image) else out
+            for image, out in zip(batch.images, items, strict=True)
         ]
         return PredictorResult(answers, 3.0)
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.recognizer.decode import ReadLine, decode, valid_steps
+from services.recognizer.decode import ReadLine, Steps, decode, decode_all, valid_steps
 
 CHARSET = ("", "a", "b", "中", " ")
 
@@ -71,3 +71,13 @@ def test_whatever_lies_in_the_padding_changes_nothing(classes, data):
         st.lists(st.integers(0, 4), min_size=len(classes) - steps, max_size=len(classes) - steps)
     )
     assert read(classes, steps=steps) == read(classes[:steps] + other, steps=steps)
+
+
+@given(st.lists(st.tuples(st.lists(st.integers(0, 4), max_size=20), st.integers(0, 25)), max_size=8))
+def test_lines_decoded_together_read_as_each_alone(lines):
+    steps = [
+        Steps(np.asarray(classes, np.int32), np.linspace(0.1, 0.9, len(classes), dtype=np.float32), valid)
+        for classes, valid in lines
+    ]
+    alone = [decode(line.classes, line.probabilities, CHARSET, line.valid) for line in steps]
+    assert decode_all(steps, CHARSET) == alone

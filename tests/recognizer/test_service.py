@@ -9,7 +9,6 @@ import pytest_asyncio
 from services.common.engines import simulated
 from services.common.errors import Unavailable
 from services.common.model_service import ServedModel, batch_limits, plan
-from services.common.normalise import stack, table
 from services.common.pb import ocr_pb2 as pb
 from services.common.pb import ocr_pb2_grpc
 from services.common.wire import raw_image
@@ -130,19 +129,18 @@ async def gated():
     """A recognizer whose predictor obeys the test: stub, host, model."""
     settings = SETTINGS.model_copy(update={"queue_capacity": 3, "max_queue_delay_ms": 0.0})
     host = FakeHost(simulated.classes)
-    normalised = table((0.5,) * 3, (0.5,) * 3)
 
-    def stack_lines(lines):
-        return stack(lines, (HEIGHT, padded_width(lines[0].shape[1], settings.width_ladder)), normalised)
+    def canvas(_height, width):
+        return HEIGHT, padded_width(width, settings.width_ladder)
 
-    model = ServedModel("recognizer", pb.ModelInfo(), [host], stack_lines, batch_limits(settings))
+    model = ServedModel("recognizer", pb.ModelInfo(), [host], canvas, batch_limits(settings))
     async with serving(RecognizerService(model, simulated.CHARSET, settings)) as channel:
         yield ocr_pb2_grpc.RecognizerStub(channel), host, model
 
 
 async def test_only_the_line_that_kills_the_predictor_has_an_error(gated):
     stub, host, _ = gated
-    host.kills = lambda item: (item < 0).any(axis=(0, 1)).sum() > 50  # columns with ink
+    host.kills = lambda line: (line < 115).any(axis=(0, 2)).sum() > 50  # columns with ink
     lines = (await stub.Recognize(request(*[raw_image(drawn(text)) for text in ("i", "MMMMM", "i")]))).lines
     codes = [pb.ErrorCode.Name(line.error.code) for line in lines]
     assert codes == ["ERROR_CODE_UNSPECIFIED", "PREDICTOR_FAILED", "ERROR_CODE_UNSPECIFIED"]

@@ -6,9 +6,13 @@ a callable that takes an `EngineSpec` and returns an `Engine`. That is the whole
 
 The contract, kept by one set of tests over all engines:
 
-* `run` takes a float32 batch (N, 3, H, W) and returns one or more arrays whose first axis is N.
+* `run` takes pixels as they come, uint8 (N, H, W, 3), and the size of each item within; it returns one or
+  more arrays whose first axis is N. Normalising is the engine's, which knows the cheapest place for it.
+* What lies outside of an item's size is padding, whatever its bytes: the model sees exact zeros there, after
+  normalisation.
 * Any shape works; those in `EngineSpec.shapes` are met once before the service is ready and are fast.
 * The answer for an item depends on that item alone, up to 1e-5, among batches of equal height and width.
+* Pixels and sizes belong to the caller, and are good until `run` returns.
 * Returned arrays may be overwritten by the next `run`: copy what has to last.
 * Anything raised by `run` is the failure of that batch; the engine stays usable.
 """
@@ -30,10 +34,13 @@ from numpy.typing import NDArray
 from services.common.errors import SetupError
 from services.common.models import MODEL_SETS, ModelFiles, default_set
 
-Batch = NDArray[np.float32]
+Pixels = NDArray[np.uint8]
+"""(N, height, width, 3), channels last: blue, green, red."""
+Sizes = NDArray[np.int32]
+"""(N, 2): height and width of each item, at the top left of its place; the rest is padding."""
 Outputs = tuple[NDArray[Any], ...]
 Shape = tuple[int, int, int, int]
-"""(N, 3, H, W)"""
+"""(N, height, width, 3), the shape of the pixels of a batch."""
 
 
 class EngineUnavailable(SetupError):
@@ -109,8 +116,8 @@ class Engine(Protocol):
     def version(self) -> str:
         """The version of the library that does the work."""
 
-    def run(self, batch: Batch) -> Outputs:
-        """Run one batch; see the contract above. Raises `ValueError` for a wrong type or rank."""
+    def run(self, pixels: Pixels, sizes: Sizes) -> Outputs:
+        """Run one batch; see the contract above. Raises `ValueError` for a wrong type or shape."""
 
 
 # ---------------------------------------------------------------- choose and create
@@ -235,12 +242,14 @@ def sets_for(engine: str) -> str:
     return ", ".join(name for name, found in MODEL_SETS.items() if engine in found.engines)
 
 
-def check_batch(batch: Batch) -> None:
-    """Refuse what is not a float32 batch (N, 3, H, W) with N >= 1. Raises `ValueError`."""
-    if batch.dtype != np.float32:
-        raise ValueError(f"a batch is float32, this one is {batch.dtype}")
-    if batch.ndim != 4 or batch.shape[1] != 3 or 0 in batch.shape:
-        raise ValueError(f"a batch is (N, 3, height, width) and not empty, this one is {batch.shape}")
+def check_batch(pixels: Pixels, sizes: Sizes) -> None:
+    """Refuse what is not uint8 (N, H, W, 3), not empty, with int32 (N, 2) sizes. Raises `ValueError`."""
+    if pixels.dtype != np.uint8 or sizes.dtype != np.int32:
+        raise ValueError(f"a batch is uint8 with int32 sizes, this one is {pixels.dtype} with {sizes.dtype}")
+    if pixels.ndim != 4 or pixels.shape[3] != 3 or 0 in pixels.shape:
+        raise ValueError(f"a batch is (N, height, width, 3) and not empty, this one is {pixels.shape}")
+    if sizes.shape != (len(pixels), 2):
+        raise ValueError(f"{len(pixels)} items need sizes ({len(pixels)}, 2), these are {sizes.shape}")
 
 
 def check_classes(classes: int, model: ModelFiles) -> None:

@@ -8,7 +8,7 @@ one reason why engines live in a process of their own; and a predictor belongs t
 
 import hashlib
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,13 @@ from typing import Any
 import numpy as np
 
 from services.common.engines.base import (
-    Batch,
     EngineSpec,
     EngineUnavailable,
     Head,
     Outputs,
+    Pixels,
     Shape,
+    Sizes,
     check_batch,
     check_classes,
     import_library,
@@ -30,6 +31,7 @@ from services.common.engines.base import (
     usable_cores,
 )
 from services.common.models import ModelFiles
+from services.common.normalise import stack, table
 
 _WORKSPACE_BYTES = 1 << 30
 """Memory that TensorRT may use while it compiles."""
@@ -139,21 +141,20 @@ def plan_conversion(spec: EngineSpec, model: ModelFiles) -> TensorRtConversion |
 
 
 def shape_range(shapes: tuple[Shape, ...]) -> tuple[Shape, Shape, Shape]:
-    """Least, usual and most of each axis over the closed set: what TensorRT compiles for.
+    """Least, usual and most of each axis over the closed set: what TensorRT compiles for, (N, 3, H, W).
 
     Usual is the middle shape by size among those with the largest batch, which is what full batches have.
     Raises `EngineUnavailable` for an empty set.
     """
     if not shapes:
         raise EngineUnavailable("TensorRT needs the closed set of shapes, and this service gave none")
-    most_items = max(shape[0] for shape in shapes)
-    full = sorted(
-        (shape for shape in shapes if shape[0] == most_items), key=lambda shape: shape[2] * shape[3]
-    )
-    return _fold(min, shapes), full[len(full) // 2], _fold(max, shapes)
+    read = [(items, channels, height, width) for items, height, width, channels in shapes]
+    most_items = max(shape[0] for shape in read)
+    full = sorted((shape for shape in read if shape[0] == most_items), key=lambda shape: shape[2] * shape[3])
+    return _fold(min, read), full[len(full) // 2], _fold(max, read)
 
 
-def _fold(choose: Any, shapes: tuple[Shape, ...]) -> Shape:
+def _fold(choose: Any, shapes: Sequence[Shape]) -> Shape:
     items, channels, height, width = (choose(axis) for axis in zip(*shapes, strict=True))
     return items, channels, height, width
 
@@ -175,16 +176,19 @@ class PaddleEngine:
         _refuse_missing_gpu(spec, paddle)
         self.version: str = paddle.__version__
         self._ctc = spec.head is Head.CTC
+        self._table = table(self._model.mean, self._model.std)
         with tempfile.TemporaryDirectory(prefix="ocr-tensorrt-") as scratch:
             model = _prepared(spec, self._model, Path(scratch))
             self._predictor = inference.create_predictor(_configured(spec, model, inference))
         self._input = self._predictor.get_input_handle(self._predictor.get_input_names()[0])
 
-    def run(self, batch: Batch) -> Outputs:
-        """See `Engine.run`."""
-        check_batch(batch)
+    def run(self, pixels: Pixels, sizes: Sizes) -> Outputs:
+        """See `Engine.run`. Normalises here, on the CPU: a graph of Paddle cannot be added to."""
+        check_batch(pixels, sizes)
+        own = [image[:height, :width] for image, (height, width) in zip(pixels, sizes.tolist(), strict=True)]
+        batch = stack(own, pixels.shape[1:3], self._table)
         self._input.reshape(list(batch.shape))
-        self._input.copy_from_cpu(np.ascontiguousarray(batch))
+        self._input.copy_from_cpu(batch)
         self._predictor.run()
         names = self._predictor.get_output_names()
         outputs = tuple(self._predictor.get_output_handle(name).copy_to_cpu() for name in names)
