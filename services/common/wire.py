@@ -26,22 +26,33 @@ def pixels_of(image: pb.Image, limits: ImageLimits) -> NDArray[np.uint8]:
 
 
 def _raw_pixels(raw: pb.RawImage, limits: ImageLimits) -> NDArray[np.uint8]:
-    if not raw.data:
+    data = raw.data  # each look at it copies all bytes
+    if not data:
         raise EmptyInput(f"the raw image of {raw.width}x{raw.height} pixels has no bytes")
     expected = raw.height * raw.width * CHANNELS
-    if len(raw.data) != expected:
+    if len(data) != expected:
         raise InvalidJob(
-            f"the raw image has {len(raw.data)} bytes, but {raw.width}x{raw.height} pixels of {CHANNELS}"
+            f"the raw image has {len(data)} bytes, but {raw.width}x{raw.height} pixels of {CHANNELS}"
             f" bytes are {expected}; send height * width * {CHANNELS} bytes without padding"
         )
     check_size(raw.width, raw.height, limits)
-    return np.frombuffer(raw.data, dtype=np.uint8).reshape(raw.height, raw.width, CHANNELS)
+    return np.frombuffer(data, dtype=np.uint8).reshape(raw.height, raw.width, CHANNELS)
+
+
+def put_pixels(image: pb.Image, pixels: NDArray[np.uint8]) -> None:
+    """Fill a message with pixels, uint8 `(height, width, 3)`, blue green red.
+
+    In its place in the request: a message that is put into another is copied with all its bytes.
+    """
+    image.raw.height, image.raw.width = pixels.shape[:2]
+    image.raw.data = pixels.tobytes()
 
 
 def raw_image(pixels: NDArray[np.uint8]) -> pb.Image:
-    """The message for pixels, uint8 `(height, width, 3)`, blue green red."""
-    height, width = pixels.shape[:2]
-    return pb.Image(raw=pb.RawImage(height=height, width=width, data=pixels.tobytes()))
+    """A message of pixels, uint8 `(height, width, 3)`, blue green red."""
+    image = pb.Image()
+    put_pixels(image, pixels)
+    return image
 
 
 def priority_of(priority: int, default: Priority = Priority.ONLINE) -> Priority:

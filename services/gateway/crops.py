@@ -25,41 +25,60 @@ A warp would move the picture by less than that; cutting costs nothing.
 
 
 def crop(page: Bgr, quad: Points) -> Bgr:
-    """The line within `quad`, of shape (4, 2), cut out of a page of shape (height, width, 3), both BGR.
+    """The line within one `quad`, of shape (4, 2), as `crops` cuts it.
 
-    Corners outside the page count as on its edge. Raises `ImageTooSmall` when nothing is left between them.
+    Raises `ImageTooSmall` when nothing is left between the corners.
     """
-    corners = clipped(quad, page.shape[1], page.shape[0])
-    width, height = _sides(corners)
+    [line] = crops(page, np.reshape(quad, (1, 4, 2)))
+    if line is None:
+        raise ImageTooSmall(f"a region without area holds no text: {np.asarray(quad).tolist()}")
+    return line
+
+
+def crops(page: Bgr, quads: Points) -> list[Bgr | None]:
+    """The lines within `quads`, (n, 4, 2), cut out of a page of shape (height, width, 3), both BGR.
+
+    Corners outside the page count as on its edge. None stands for a region with nothing between its corners.
+    Lines that are cut without interpolation are views of the page.
+    """
+    corners = clipped(quads, page.shape[1], page.shape[0])
+    boxes, upright = _whole_pixels(corners)
+    sides = _sides(corners)
+    return [
+        _cut(page, quad, size, box if straight else None)
+        for quad, size, box, straight in zip(
+            corners, sides.tolist(), boxes.tolist(), upright.tolist(), strict=True
+        )
+    ]
+
+
+def _cut(page: Bgr, corners: Points, size: list[int], box: list[int] | None) -> Bgr | None:
+    width, height = size
     if width < 1 or height < 1:
-        raise ImageTooSmall(f"a region of {width} x {height} pixels holds no text: {corners.tolist()}")
-    box = _whole_pixels(corners)
+        return None
     line = _warped(page, corners, width, height) if box is None else page[box[1] : box[3], box[0] : box[2]]
-    return np.ascontiguousarray(np.rot90(line) if line.shape[0] >= TALL * line.shape[1] else line)
+    return np.rot90(line) if line.shape[0] >= TALL * line.shape[1] else line
 
 
-def clipped(quad: Points, width: int, height: int) -> Points:
-    """The corners moved onto a page of that size in pixels; NaN and infinity too."""
-    finite = np.nan_to_num(np.asarray(quad, np.float32).reshape(4, 2), nan=0.0, posinf=1e9, neginf=-1e9)
+def clipped(quads: Points, width: int, height: int) -> Points:
+    """Corners (…, 4, 2) moved onto a page of that size in pixels; NaN and infinity too."""
+    finite = np.nan_to_num(np.asarray(quads, np.float32), nan=0.0, posinf=1e9, neginf=-1e9)
     return np.clip(finite, 0, np.array([width, height], np.float32))
 
 
-def _sides(corners: Points) -> tuple[int, int]:
-    """Width and height in whole pixels: of each pair of opposite sides the longer one."""
-    top, right, bottom, left = (np.roll(corners, -1, axis=0) - corners).astype(np.float64)
-    width = max(np.hypot(*top), np.hypot(*bottom))
-    height = max(np.hypot(*right), np.hypot(*left))
-    return int(width), int(height)
+def _sides(corners: Points) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Width and height, (n, 2), in whole pixels: of each pair of opposite sides the longer one."""
+    edges = (np.roll(corners, -1, axis=1) - corners).astype(np.float64)
+    top, right, bottom, left = np.hypot(edges[..., 0], edges[..., 1]).T
+    return np.stack((np.maximum(top, bottom), np.maximum(right, left)), axis=1).astype(np.int64)
 
 
-def _whole_pixels(corners: Points) -> tuple[int, int, int, int] | None:
-    """Left, top, right, bottom when the corners are those of an upright rectangle, else None."""
-    box = np.rint([*corners[0], *corners[2]])
-    left, top, right, bottom = (int(v) for v in box)
-    upright = np.array([[left, top], [right, top], [right, bottom], [left, bottom]])
-    if right <= left or bottom <= top or np.abs(corners - upright).max() > STRAIGHT:
-        return None
-    return left, top, right, bottom
+def _whole_pixels(corners: Points) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Left, top, right, bottom, (n, 4), and which regions are upright rectangles of these, (n)."""
+    boxes = np.rint(corners[:, (0, 2)].reshape(-1, 4)).astype(np.int64)
+    upright = boxes[:, [0, 1, 2, 1, 2, 3, 0, 3]].reshape(-1, 4, 2)
+    close = np.abs(corners - upright).max(axis=(1, 2)) <= STRAIGHT
+    return boxes, close & (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
 
 
 def _warped(page: Bgr, corners: Points, width: int, height: int) -> Bgr:

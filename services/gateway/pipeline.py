@@ -25,15 +25,16 @@ from typing import Any, Protocol, TypeVar
 import cv2
 import numpy as np
 
-from services.common.errors import Cancelled, DeadlineExceeded, ImageTooSmall, Internal, OcrError
+from services.common import line_size
+from services.common.errors import Cancelled, DeadlineExceeded, Internal, OcrError
 from services.common.images import DecodedPage, ImageLimits, decode_document, decoder_versions, sniff
 from services.common.page_size import shrink
 from services.common.pb import ocr_pb2 as pb
 from services.common.telemetry import METRICS, tracer
-from services.common.wire import raw_image
+from services.common.wire import put_pixels
 from services.gateway import source
 from services.gateway.clients import NoAnswer
-from services.gateway.crops import crop
+from services.gateway.crops import crops
 from services.gateway.pdf_process import PdfProcess
 from services.gateway.reading_order import reading_order
 from services.gateway.results import PageRead, assemble, from_error
@@ -44,7 +45,7 @@ Bgr = np.ndarray[Any, np.dtype[np.uint8]]
 T = TypeVar("T")
 
 MAX_LINE_BYTES = 4 * 2**20
-"""A larger line is shrunk to this before it is sent; the recognizer looks at 48 rows of it anyway."""
+"""A larger line, so one that is extremely long, is shrunk to this before it is sent."""
 
 _LINE_OVERHEAD = 32
 """Bytes of a message that are not pixels, a line; generous."""
@@ -338,13 +339,11 @@ class LineRequest:
 
 def detect_request(image: Bgr, max_side: int, priority: int) -> pb.DetectRequest:
     """A page as the detector wants it: no larger than it looks at, in raw pixels."""
-    seen = shrink(image, max_side) if max_side else image
-    return pb.DetectRequest(
-        image=raw_image(seen),
-        priority=pb.Priority.Name(priority),
-        source_width=image.shape[1],
-        source_height=image.shape[0],
+    request = pb.DetectRequest(
+        priority=pb.Priority.Name(priority), source_width=image.shape[1], source_height=image.shape[0]
     )
+    put_pixels(request.image, shrink(image, max_side) if max_side else image)
+    return request
 
 
 def line_requests(image: Bgr, found: pb.DetectResponse, priority: int, max_bytes: int) -> list[LineRequest]:
@@ -360,21 +359,23 @@ def line_requests(image: Bgr, found: pb.DetectResponse, priority: int, max_bytes
             requests.append(LineRequest(message, []))
             room = max_bytes
         room -= line.nbytes + _LINE_OVERHEAD
-        requests[-1].message.lines.append(raw_image(line))
+        put_pixels(requests[-1].message.lines.add(), line)
         requests[-1].quads.append(quad)
     return requests
 
 
 def _lines(image: Bgr, found: pb.DetectResponse) -> Iterator[tuple[pb.Quad, Bgr]]:
     quads = [line.quad for line in found.lines]
-    corners = np.array([[(p.x, p.y) for p in quad.points] for quad in quads], np.float32)
-    for index in reading_order(corners):
-        with contextlib.suppress(ImageTooSmall):
-            yield quads[index], _fitted(crop(image, corners[index]))
+    corners = np.array([[(p.x, p.y) for p in quad.points] for quad in quads], np.float32).reshape(-1, 4, 2)
+    order = reading_order(corners)
+    for index, line in zip(order, crops(image, corners[order]), strict=True):
+        if line is not None:
+            yield quads[index], _fitted(line)
 
 
 def _fitted(line: Bgr) -> Bgr:
-    """The line, shrunk to `MAX_LINE_BYTES` if it is larger."""
+    """The line no taller than the recognizer looks at, and shrunk to `MAX_LINE_BYTES` if it is larger yet."""
+    line = line_size.shrink(line)
     if line.nbytes <= MAX_LINE_BYTES:
         return line
     ratio = (MAX_LINE_BYTES / line.nbytes) ** 0.5

@@ -11,14 +11,13 @@ looking at the padding.
 """
 
 from collections.abc import Sequence
-from math import ceil
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-HEIGHT = 48
-"""Rows of every line; the models are built for it."""
+from services.common.line_size import HEIGHT, columns, resized
+
+__all__ = ["HEIGHT", "MIN_SIDE", "WIDTH_LADDER", "content_width", "padded_width", "resize"]
 
 WIDTH_LADDER = (160, 240, 320, 480, 640, 800, 960, 1280, 1600, 2048, 2560, 3200)
 """Padded widths in pixels. Measured against exact widths and multiples of 32: the best error rate for v4."""
@@ -29,7 +28,7 @@ MIN_SIDE = 2
 
 def content_width(height: int, width: int, ladder: Sequence[int] = WIDTH_LADDER) -> int:
     """Columns of a line `(height, width)` once it is 48 rows high, never more than the last rung."""
-    return max(1, min(ceil(HEIGHT * width / height), ladder[-1]))
+    return min(columns(height, width), ladder[-1])
 
 
 def padded_width(content: int, ladder: Sequence[int] = WIDTH_LADDER) -> int:
@@ -40,7 +39,4 @@ def padded_width(content: int, ladder: Sequence[int] = WIDTH_LADDER) -> int:
 def resize(line: NDArray[np.uint8], ladder: Sequence[int] = WIDTH_LADDER) -> NDArray[np.uint8]:
     """A line, uint8 `(height, width, 3)`, at 48 rows and its own proportions, no wider than the last rung."""
     height, width = line.shape[:2]
-    columns = content_width(height, width, ladder)
-    if (height, width) == (HEIGHT, columns):
-        return line
-    return np.asarray(cv2.resize(line, (columns, HEIGHT), interpolation=cv2.INTER_LINEAR), dtype=np.uint8)
+    return resized(line, content_width(height, width, ladder))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.common.errors import ImageTooSmall
-from services.gateway.crops import clipped, crop
+from services.gateway.crops import clipped, crop, crops
 
 PAGE = np.random.default_rng(0).integers(0, 255, (120, 200, 3), dtype=np.uint8)
 
@@ -85,3 +85,23 @@ def test_clipped_corners_lie_on_the_page(numbers: list[float]) -> None:
     corners = clipped(np.array(numbers, np.float32).reshape(4, 2), 200, 120)
     assert (corners >= 0).all()
     assert (corners <= [200, 120]).all()
+
+
+def test_many_regions_are_cut_as_each_alone_and_none_stands_for_no_area() -> None:
+    quads = np.stack(
+        [
+            quad((10, 20), (110, 20), (110, 50), (10, 50)),
+            quad((10, 10), (90, 10), (90, 10), (10, 10)),
+            quad((20, 20), (118, 40), (112, 70), (14, 50)),
+            quad((10, 10), (30, 10), (30, 40), (10, 40)),
+        ]
+    )
+    lines = crops(PAGE, quads)
+    assert lines[1] is None
+    for line, corners in zip([lines[0], lines[2], lines[3]], quads[[0, 2, 3]], strict=True):
+        assert line is not None
+        assert np.array_equal(line, crop(PAGE, corners))
+
+
+def test_a_page_without_regions_has_no_lines() -> None:
+    assert crops(PAGE, np.zeros((0, 4, 2), np.float32)) == []

@@ -100,12 +100,12 @@ async def test_a_job_without_an_id_is_given_one(rig: Rig) -> None:
     assert all(len(i) == 32 for i in ids)
 
 
-async def test_a_large_page_is_shrunk_before_it_is_sent_and_its_lines_are_not(rig: Rig) -> None:
+async def test_a_large_page_is_sent_shrunk_and_its_lines_are_cut_out_of_the_whole(rig: Rig) -> None:
     result = await rig(saved(paper((100, 100, 500, 200), size=(1280, 640))))
     (request,) = rig.detector.requests
     assert pixels(request.image).shape == (160, 320, 3)
     assert (request.source_width, request.source_height) == (1280, 640)
-    assert texts(result) == ["400x100"]
+    assert texts(result) == ["192x48"]
 
 
 async def test_a_page_without_text_is_a_good_result_without_lines(rig: Rig) -> None:
@@ -339,14 +339,25 @@ async def test_waiting_for_a_place_is_told_apart(make_rig: Any) -> None:
     assert waited[0] < 20 <= waited[1]
 
 
-def test_a_line_larger_than_any_message_is_shrunk() -> None:
-    page = np.zeros((3000, 3000, 3), np.uint8)
-    points = [pb.Point(x=x, y=y) for x, y in ((0, 0), (3000, 0), (3000, 3000), (0, 3000))]
+def one_line(height: int, width: int) -> pb.Image:
+    """What is sent of a page that is one line."""
+    page = np.zeros((height, width, 3), np.uint8)
+    points = [pb.Point(x=x, y=y) for x, y in ((0, 0), (width, 0), (width, height), (0, height))]
     found = pb.DetectResponse(lines=[pb.DetectedLine(quad=pb.Quad(points=points))])
     (request,) = line_requests(page, found, pb.ONLINE, 1_000)
     (line,) = request.message.lines
+    return line
+
+
+def test_a_line_is_sent_no_taller_than_the_recognizer_looks_at() -> None:
+    assert (one_line(96, 400).raw.height, one_line(96, 400).raw.width) == (48, 200)
+    assert (one_line(40, 400).raw.height, one_line(40, 400).raw.width) == (40, 400)
+
+
+def test_a_line_larger_than_any_message_is_shrunk() -> None:
+    line = one_line(40, 50_000)
     assert len(line.raw.data) <= MAX_LINE_BYTES
-    assert line.raw.width == line.raw.height > 1100
+    assert line.raw.width > 40_000
 
 
 async def test_a_turned_photograph_is_read_as_displayed(rig: Rig) -> None:
