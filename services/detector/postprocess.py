@@ -12,6 +12,7 @@ A pixel of the map covers a square, and its index names the middle of that squar
 the edges that coordinates are counted from; `_to_source` adds that half.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import cv2
@@ -40,32 +41,26 @@ class FoundLine:
     score: float
 
 
-@dataclass(frozen=True)
-class _Rectangle:
-    """Centre, sides and angle in degrees, as OpenCV has them."""
-
-    centre: tuple[float, float]
-    sides: tuple[float, float]
-    angle: float
-
-    def corners(self) -> Floats:
-        return np.asarray(cv2.boxPoints((self.centre, self.sides, self.angle)), dtype=np.float32)
-
-    def grown(self, ratio: float) -> "_Rectangle":
-        width, height = self.sides
-        distance = width * height * ratio / (2 * (width + height))
-        return _Rectangle(self.centre, (width + 2 * distance, height + 2 * distance), self.angle)
-
-
 def find_lines(probability: Floats, source: tuple[int, int], rules: BoxRules) -> list[FoundLine]:
     """The text regions of a map `(height, width)` without its padding, in pixels of a page `(height, width)`.
 
     Regions that are too small, too faint or shorter than `min_side` on the page are left out.
     """
-    found = [_region(contour, probability, rules) for contour in _contours(probability, rules)]
+    found = [
+        region
+        for contour in _contours(probability, rules)
+        if (region := _region(contour, probability, rules))
+    ]
+    if not found:
+        return []
     scale = np.asarray((source[1] / probability.shape[1], source[0] / probability.shape[0]), dtype=np.float32)
-    lines = [FoundLine(_to_source(line.points, scale, source), line.score) for line in found if line]
-    return [line for line in lines if _least_side(line.points) > rules.min_side]
+    points = _to_source(clockwise(np.stack([corners for corners, _ in found])), scale, source)
+    long_enough = (_least_sides(points) > rules.min_side).tolist()
+    return [
+        FoundLine(quad, score)
+        for quad, (_, score), long in zip(points, found, long_enough, strict=True)
+        if long
+    ]
 
 
 def _contours(probability: Floats, rules: BoxRules) -> list[NDArray[np.int32]]:
@@ -74,45 +69,52 @@ def _contours(probability: Floats, rules: BoxRules) -> list[NDArray[np.int32]]:
     return [np.asarray(contour, dtype=np.int32) for contour in contours[: rules.max_candidates]]
 
 
-def _region(contour: NDArray[np.int32], probability: Floats, rules: BoxRules) -> FoundLine | None:
-    (x, y), (width, height), angle = cv2.minAreaRect(contour)
-    rectangle = _Rectangle((x, y), (width, height), angle)
-    if min(rectangle.sides) < rules.min_side:
+def _region(contour: NDArray[np.int32], probability: Floats, rules: BoxRules) -> tuple[Floats, float] | None:
+    """Corners `(4, 2)` of the grown rectangle around a contour, in any order, and its score."""
+    centre, (width, height), angle = cv2.minAreaRect(contour)
+    if min(width, height) < rules.min_side:
         return None
-    score = mean_inside(probability, rectangle.corners())
+    score = mean_inside(probability, _corners(centre, (width, height), angle))
     if score < rules.box_threshold:
         return None
-    grown = rectangle.grown(rules.unclip_ratio)
+    distance = width * height * rules.unclip_ratio / (2 * (width + height))
+    grown = (width + 2 * distance, height + 2 * distance)
     # Two more than before growing, as PaddleOCR has it: a region that grew by less is a speck.
-    if min(grown.sides) < rules.min_side + 2:
+    if min(grown) < rules.min_side + 2:
         return None
-    return FoundLine(clockwise(grown.corners()), score)
+    return _corners(centre, grown, angle), score
+
+
+def _corners(centre: Sequence[float], sides: tuple[float, float], angle: float) -> Floats:
+    return np.asarray(cv2.boxPoints((centre, sides, angle)), dtype=np.float32)
 
 
 def mean_inside(probability: Floats, corners: Floats) -> float:
     """Mean of the map over the pixels of a quad `(4, 2)`; the part outside of the map does not count."""
     pixels = np.rint(corners).astype(np.int32)
-    edge = (probability.shape[1] - 1, probability.shape[0] - 1)
-    left, top = np.clip(pixels.min(axis=0), 0, edge)
-    right, bottom = np.clip(pixels.max(axis=0), 0, edge)
+    columns, rows = pixels.T.tolist()
+    bottom_edge, right_edge = probability.shape[0] - 1, probability.shape[1] - 1
+    left, right = min(max(min(columns), 0), right_edge), min(max(max(columns), 0), right_edge)
+    top, bottom = min(max(min(rows), 0), bottom_edge), min(max(max(rows), 0), bottom_edge)
     mask = np.zeros((bottom - top + 1, right - left + 1), dtype=np.uint8)
     cv2.fillPoly(mask, [pixels - (left, top)], (1,))
     return float(cv2.mean(probability[top : bottom + 1, left : right + 1], mask)[0])
 
 
 def clockwise(corners: Floats) -> Floats:
-    """Corners `(4, 2)` clockwise from the top left: of the two leftmost the upper one comes first.
+    """Corners `(…, 4, 2)` clockwise from the top left: of the two leftmost the upper one comes first.
 
     Going by left and right first keeps a slanted line readable from left to right up to steep angles.
     """
-    by_x = corners[np.argsort(corners[:, 0], kind="stable")]
-    top_left, bottom_left = _downwards(by_x[:2])
-    top_right, bottom_right = _downwards(by_x[2:])
-    return np.stack((top_left, top_right, bottom_right, bottom_left))
+    by_x = _sorted(corners, 0)
+    left, right = _sorted(by_x[..., :2, :], 1), _sorted(by_x[..., 2:, :], 1)
+    return np.stack((left[..., 0, :], right[..., 0, :], right[..., 1, :], left[..., 1, :]), axis=-2)
 
 
-def _downwards(points: Floats) -> Floats:
-    return points[np.argsort(points[:, 1], kind="stable")]
+def _sorted(points: Floats, axis: int) -> Floats:
+    """Points `(…, n, 2)` by rising x (axis 0) or y (axis 1); those that are level keep their order."""
+    order = np.argsort(points[..., axis], axis=-1, kind="stable")
+    return np.take_along_axis(points, order[..., None], axis=-2)
 
 
 def _to_source(points: Floats, scale: Floats, source: tuple[int, int]) -> Floats:
@@ -121,6 +123,7 @@ def _to_source(points: Floats, scale: Floats, source: tuple[int, int]) -> Floats
     return np.asarray(np.clip(moved, 0, edge), dtype=np.float32)
 
 
-def _least_side(points: Floats) -> float:
-    sides = np.linalg.norm(points - np.roll(points, 1, axis=0), axis=1)
-    return float(sides.min())
+def _least_sides(points: Floats) -> Floats:
+    """The shortest side of each quad `(n, 4, 2)`."""
+    sides = points - np.roll(points, 1, axis=-2)
+    return np.asarray(np.hypot(sides[..., 0], sides[..., 1]).min(axis=-1), dtype=np.float32)

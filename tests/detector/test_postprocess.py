@@ -142,3 +142,9 @@ def test_the_mean_counts_only_what_lies_on_the_map(width, height, angle, x, y):
 def test_the_order_does_not_depend_on_the_order_of_the_corners(start):
     corners = np.asarray([[10, 10], [50, 20], [45, 40], [5, 30]], np.float32)
     np.testing.assert_array_equal(clockwise(np.roll(corners, start, axis=0)), corners)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 6))
+def test_corners_of_many_quads_are_put_in_order_as_those_of_each(seed, count):
+    quads = np.random.default_rng(seed).uniform(0, 100, (count, 4, 2)).astype(np.float32)
+    np.testing.assert_array_equal(clockwise(quads), np.stack([clockwise(quad) for quad in quads]))
