@@ -63,7 +63,9 @@ def cuts(pages: Sequence[tuple[int, int]], sizes: Sizes, seed: int) -> Iterator[
         free = sizes.any_area_each > 0 and number % sizes.any_area_each == 0
         height, width = pages[page]
         wide = _side(draw, sizes.widths, width)
-        high = _side(draw, sizes.heights, height if free else min(height, sizes.area // wide))
+        high = _side(
+            draw, sizes.heights, height if free else min(height, max(sizes.heights[0], sizes.area // wide))
+        )
         yield Cut(page, draw.randint(0, width - wide), draw.randint(0, height - high), wide, high)
 
 

@@ -25,12 +25,12 @@ from loadgen.studies.figures import Verdict, growth, median, table, verdict_list
 from loadgen.studies.online import Call, Door, Order, order_of, so_many_at_a_time
 from loadgen.studies.spans import TRACE_ALL, ModelRun, SpanReceiver, batches
 
-DOCUMENTS, QUICK_DOCUMENTS = 3000, 300
+DOCUMENTS, QUICK_DOCUMENTS = 3000, 150
 CONCURRENCY = 16
 SEED = 3
 SIDES = (60, 1100)
-SIZES = Sizes(widths=SIDES, heights=SIDES, area=66_000, any_area_each=40)
-"""Small ones in the main, so that 3,000 take minutes; every 40th may be as large as a page."""
+SIZES = Sizes(widths=SIDES, heights=SIDES, area=30_000, any_area_each=50)
+"""Small ones in the main, so that 3,000 take minutes; every 50th may be as large as a page."""
 
 GROWTH_LIMIT = 0.03
 SLOW = 2.0
