@@ -60,7 +60,7 @@ class Scale:
     """How much is measured.
 
     The pages go through the pipeline as often as gives `counted` of them, between `edge` more at the start
-    and at the end that do not count. Settings of floor and peers are chosen on `choose_from` pages.
+    and at the end that do not count. Settings of floor and peers are chosen on `choose_from` pages, 0: not.
     """
 
     counted: int
@@ -73,7 +73,7 @@ class Scale:
 
 
 FULL = Scale(counted=32, edge=16, choose_from=3)
-QUICK = Scale(counted=10, edge=5, choose_from=1)
+QUICK = Scale(counted=10, edge=5, choose_from=0)
 
 
 @dataclass(frozen=True)

@@ -120,6 +120,9 @@ def _how(found: Baseline, called: str) -> str:
 def _settings(found: Baseline) -> Iterator[str]:
     for outcome in found.outcomes.values():
         peer = peers.PEERS[outcome.peer]
+        if not outcome.tried:
+            yield f"{peer.title} ({peer.version}) ran with: {outcome.setting}; no other setting was tried."
+            continue
         tried = "; ".join(f"{label}: {seconds:.2f}" for label, seconds in outcome.tried.items())
         yield (
             f"{peer.title} ({peer.version}) ran with: {outcome.setting}."

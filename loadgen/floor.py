@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from math import ceil
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -53,11 +54,11 @@ class Setting:
 
 
 def candidates(role: Role, cores: int) -> tuple[Setting, ...]:
-    """What is tried: one stream on all cores, and a stream a core, for lines with larger batches too."""
+    """What is tried, the likeliest first: a stream a core, lines in larger batches too, and one stream."""
     size = 1 if role == "det" else 4
-    tried = [Setting(size, 1, cores), Setting(size, cores, cores)]
+    tried = [Setting(size, cores, cores), Setting(size, 1, cores)]
     if role == "rec":
-        tried.append(Setting(2 * size, cores, cores))
+        tried.insert(1, Setting(2 * size, cores, cores))
     return tuple(dict.fromkeys(tried))
 
 
@@ -207,10 +208,11 @@ class Floor:
 
 
 @contextlib.contextmanager
-def warm(bare: Bare, inputs: Inputs, *, cores: int, choose_from: int | None = None) -> Iterator[Floor]:
+def warm(bare: Bare, inputs: Inputs, *, cores: int, choose_from: int) -> Iterator[Floor]:
     """Both models, loaded and warm, each with the fastest of its settings.
 
-    The settings are compared on the first `choose_from` pages and as great a share of the lines; None: all.
+    The settings are compared on the first `choose_from` pages and as great a share of the lines; 0 takes the
+    likeliest.
 
     Raises:
         SetupError: the model set is not in the cache, its engine is missing, or a page cannot be decoded.
@@ -219,17 +221,16 @@ def warm(bare: Bare, inputs: Inputs, *, cores: int, choose_from: int | None = No
         loops: dict[Role, Loop] = {}
         for role in ROLES:
             images = inputs.det if role == "det" else inputs.rec
-            share = min(1.0, (choose_from or len(inputs.det)) / len(inputs.det))
-            folder = Path(tempfile.mkdtemp(dir=scratch))
-            setting = _best(bare, role, images[: max(1, round(len(images) * share))], cores, folder)
+            some = images[: ceil(len(images) * choose_from / len(inputs.det))]
+            setting = _best(bare, role, some, cores, Path(tempfile.mkdtemp(dir=scratch)))
             loops[role] = Loop(bare, role, images, setting, Path(tempfile.mkdtemp(dir=scratch)))
             ending.callback(loops[role].close)
         yield Floor(loops, len(inputs.det))
 
 
 def _best(bare: Bare, role: Role, images: Sequence[Image], cores: int, folder: Path) -> Setting:
-    times: dict[Setting, float] = {}
-    for setting in candidates(role, cores):
+    times = dict.fromkeys(candidates(role, cores), 0.0)
+    for setting in times if images else ():
         with contextlib.closing(Loop(bare, role, images, setting, folder)) as loop:
             times[setting] = min(loop.seconds() for _ in range(2))
         log.info("floor %s %s %s: %.3f s", bare.models, role, setting, times[setting])

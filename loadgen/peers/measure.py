@@ -69,16 +69,13 @@ def _rapidocr_settings(cores: int) -> tuple[Setting, ...]:
     threads = {"EngineConfig.openvino.inference_num_threads": cores}
     hint = {"EngineConfig.openvino.performance_hint": "LATENCY"}
     page = {"Det.limit_side_len": 960, "Det.limit_type": "max"}
+    small = f"no line direction, longest side 960, {cores} threads"
     return (
+        Setting(
+            f"{small}, latency hint, rec_batch_num 8", base | threads | hint | page | {"Rec.rec_batch_num": 8}
+        ),
+        Setting(f"{small}, rec_batch_num 6", base | threads | page),
         Setting("no line direction, else as it comes", base),
-        Setting(
-            f"no line direction, longest side 960, {cores} threads, rec_batch_num 6",
-            base | threads | page,
-        ),
-        Setting(
-            f"no line direction, longest side 960, {cores} threads, latency hint, rec_batch_num 8",
-            base | threads | hint | page | {"Rec.rec_batch_num": 8},
-        ),
     )
 
 
@@ -93,14 +90,11 @@ def _paddleocr_settings(cores: int) -> tuple[Setting, ...]:
     for part in ("doc_orientation_classify", "doc_unwarping", "textline_orientation"):
         base[f"use_{part}"] = False
     page = {"text_det_limit_side_len": 960, "text_det_limit_type": "max"}
-    label = f"{cores} threads"
+    small = f"longest side 960, {cores} threads"
     return (
-        Setting(f"{label}, else as it comes", base),
-        Setting(f"{label}, longest side 960, text_recognition_batch_size 1", base | page),
-        Setting(
-            f"{label}, longest side 960, text_recognition_batch_size 8",
-            base | page | {"text_recognition_batch_size": 8},
-        ),
+        Setting(f"{small}, text_recognition_batch_size 8", base | page | {"text_recognition_batch_size": 8}),
+        Setting(f"{small}, text_recognition_batch_size 1", base | page),
+        Setting(f"{cores} threads, else as it comes", base),
     )
 
 
@@ -195,14 +189,17 @@ def warm(peer: Peer, setting: Setting, documents: Sequence[Document]) -> Iterato
 
 
 def best_setting(peer: Peer, documents: Sequence[Document], cores: int) -> tuple[Setting, dict[str, float]]:
-    """The setting with the fewest seconds a page on these documents, and what each took."""
+    """The setting with the fewest seconds a page on these documents, and what each took.
+
+    Without documents the likeliest, which is the first.
+    """
     tried: dict[str, float] = {}
     settings = {setting.label: setting for setting in peer.settings(cores)}
-    for label, setting in settings.items():
+    for label, setting in settings.items() if documents else ():
         with warm(peer, setting, documents) as driven:
             tried[label] = mean(driven.read(document).seconds for document in documents)
         log.info("%s, %s: %.3f s a page", peer.title, label, tried[label])
-    return settings[min(tried, key=lambda label: tried[label])], tried
+    return settings[min(tried or settings, key=lambda label: tried.get(label, 0.0))], tried
 
 
 def measure(peer: Peer, documents: Sequence[Document], *, cores: int, choose_from: int) -> Outcome:

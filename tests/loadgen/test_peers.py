@@ -97,3 +97,9 @@ def test_settings_are_plain_values_that_pass_as_text(monkeypatch, tmp_path) -> N
     for one in PEERS.values():
         for setting in one.settings(2):
             assert json.loads(json.dumps(setting.values)) == setting.values
+
+
+def test_without_pages_to_choose_from_the_likeliest_setting_is_taken_unseen(driven) -> None:
+    outcome = measure.measure(peer(3.0, 1.0), driven, cores=2, choose_from=0)
+    assert outcome.setting == "at 3.0"
+    assert outcome.tried == {}
