@@ -52,11 +52,11 @@ class Scale:
     rounds: int
     seconds: float
     concurrency: int = 16
-    alone: int = 200
+    alone: int = 100
     """Lines that are read alone, at most."""
 
 
-FULL, QUICK = Scale(bands=24, rounds=2, seconds=30), Scale(bands=6, rounds=1, seconds=4, alone=20)
+FULL, QUICK = Scale(bands=24, rounds=2, seconds=25), Scale(bands=6, rounds=1, seconds=4, alone=20)
 
 Texts = Mapping[str, Sequence[str]]
 """The text of each line, by document."""
