@@ -73,6 +73,9 @@ class ImageLimits:
     """Dots per inch that PDF pages are drawn with: 8 point type becomes about 22 pixels high."""
     max_pdf_side: int = 5_000
     """Longest side of a drawn PDF page in pixels; larger sheets are drawn with fewer dots per inch."""
+    kept_jpeg_side: int | None = None
+    """A JPEG page is decoded at a half, a quarter or an eighth as long as its longer side keeps this many
+    pixels, which costs that much less; None decodes every page whole."""
 
     def __post_init__(self) -> None:
         """Refuse limits that make no sense, at start and not at the first document."""
@@ -93,6 +96,8 @@ class DecodedPage:
     of: int
     """Pages of the document."""
     image: Bgr | OcrError
+    displayed: tuple[int, int] | None = None
+    """Height and width in pixels of the page as displayed, where `image` was decoded smaller than that."""
 
 
 def decoder_versions() -> dict[str, str]:
@@ -157,6 +162,8 @@ def decode_document(
         yield from (pdf_pages or pdf_pages_here)(data, limits)
     elif kind == "TIFF":
         yield from _tiff_pages(data, limits)
+    elif kind == "JPEG":
+        yield _jpeg_page(data, limits)
     else:
         yield DecodedPage(1, 1, decode_image(data, limits))
 
@@ -218,6 +225,28 @@ def _decode_frame(opened: Image.Image, limits: ImageLimits) -> Bgr:
         return _turned(_to_bgr(opened), _orientation(opened))
     except Exception as error:
         raise _typed(error, opened.format or "image") from error
+
+
+def _jpeg_page(data: bytes, limits: ImageLimits) -> DecodedPage:
+    """The one page of a JPEG, at the size that `kept_jpeg_side` asks for."""
+    with _open_image(data, "JPEG") as opened:
+        _check_scans(data, opened, limits)
+        check_size(*opened.size, limits)
+        width, height = opened.size
+        scale = jpeg_scale(width, height, limits.kept_jpeg_side)
+        if scale == 1:
+            return DecodedPage(1, 1, _decode_frame(opened, limits))
+        opened.draft(None, (width // scale, height // scale))  # only notes what `load` shall do
+        image = _decode_frame(opened, limits)
+        on_its_side = _orientation(opened) in _ON_ITS_SIDE
+        return DecodedPage(1, 1, image, (width, height) if on_its_side else (height, width))
+
+
+def jpeg_scale(width: int, height: int, kept_side: int | None) -> int:
+    """By how much to decode a JPEG smaller: 8, 4 or 2 if its longer side keeps `kept_side` pixels, else 1."""
+    if kept_side is None:
+        return 1
+    return next((scale for scale in (8, 4, 2) if max(width, height) // scale >= kept_side), 1)
 
 
 def check_size(width: int, height: int, limits: ImageLimits) -> None:
@@ -349,6 +378,10 @@ _TURN: dict[int, Callable[[Bgr], Any]] = {
     7: lambda image: cv2.rotate(cv2.transpose(image), cv2.ROTATE_180),
     8: lambda image: cv2.rotate(image, cv2.ROTATE_90_COUNTERCLOCKWISE),
 }
+
+
+_ON_ITS_SIDE = (5, 6, 7, 8)
+"""Orientations that change width for height."""
 
 
 def _turned(image: Bgr, orientation: int) -> Bgr:

@@ -19,7 +19,7 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
 import cv2
@@ -46,6 +46,9 @@ T = TypeVar("T")
 
 MAX_LINE_BYTES = 4 * 2**20
 """A larger line, so one that is extremely long, is shrunk to this before it is sent."""
+
+KEPT_JPEG_SIDE = 3000
+"""Pixels of the longer side that are enough to read a page: of A4 at 250 dots per inch; scanners give 600."""
 
 _LINE_OVERHEAD = 32
 """Bytes of a message that are not pixels, a line; generous."""
@@ -210,6 +213,7 @@ class Pipeline:
             "pdf_dpi": f"{images.pdf_dpi:g}",
             "max_pdf_side": str(images.max_pdf_side),
             "max_pixels": str(images.max_pixels),
+            "kept_jpeg_side": str(KEPT_JPEG_SIDE),
             "min_confidence": f"{options.min_confidence:g}",
             **self._versions,
         }
@@ -277,14 +281,15 @@ class Pipeline:
             order.reads.append(read)
             if decoded.number < decoded.of:
                 group.create_task(self._turn(order, group))
-            await self._page(order, decoded.image, read)
+            await self._page(order, decoded, read)
 
-    async def _page(self, order: _Order, image: Bgr | OcrError, read: PageRead) -> None:
+    async def _page(self, order: _Order, decoded: DecodedPage, read: PageRead) -> None:
         """Read one page into `read`. An error that can pass is raised; any other is this page's own."""
+        image = decoded.image
         try:
             if isinstance(image, OcrError):
                 raise image
-            read.height, read.width = image.shape[:2]
+            read.height, read.width = decoded.displayed or image.shape[:2]
             found = await self._detect(order, image, read)
             requests = await self._cut(order, image, found, read)
             await self._recognize(order, requests, read)
@@ -296,7 +301,9 @@ class Pipeline:
     async def _detect(self, order: _Order, image: Bgr, read: PageRead) -> pb.DetectResponse:
         with _span("detect"):
             max_side = await self._detector.max_side(deadline=order.deadline)
-            request, shrink_ms = await order.lane.images.run(detect_request, image, max_side, order.priority)
+            request, shrink_ms = await order.lane.images.run(
+                detect_request, image, (read.height, read.width), max_side, order.priority
+            )
             found, seen_ms = await _timed(self._detector.detect(request, deadline=order.deadline))
         read.detector = found.model
         read.spent.decode_ms += shrink_ms
@@ -309,7 +316,12 @@ class Pipeline:
     ) -> list["LineRequest"]:
         with _span("crop", {"ocr.lines": len(found.lines)}):
             requests, read.spent.crop_ms = await order.lane.images.run(
-                line_requests, image, found, order.priority, self._limits.max_request_bytes
+                line_requests,
+                image,
+                (read.height, read.width),
+                found,
+                order.priority,
+                self._limits.max_request_bytes,
             )
         return requests
 
@@ -337,23 +349,27 @@ class LineRequest:
     quads: list[pb.Quad]
 
 
-def detect_request(image: Bgr, max_side: int, priority: int) -> pb.DetectRequest:
-    """A page as the detector wants it: no larger than it looks at, in raw pixels."""
-    request = pb.DetectRequest(
-        priority=pb.Priority.Name(priority), source_width=image.shape[1], source_height=image.shape[0]
-    )
+def detect_request(image: Bgr, displayed: tuple[int, int], max_side: int, priority: int) -> pb.DetectRequest:
+    """A page as the detector wants it: no larger than it looks at, in raw pixels.
+
+    The regions come back in pixels of the page as `displayed`, height and width.
+    """
+    height, width = displayed
+    request = pb.DetectRequest(priority=pb.Priority.Name(priority), source_width=width, source_height=height)
     put_pixels(request.image, shrink(image, max_side) if max_side else image)
     return request
 
 
-def line_requests(image: Bgr, found: pb.DetectResponse, priority: int, max_bytes: int) -> list[LineRequest]:
+def line_requests(
+    image: Bgr, displayed: tuple[int, int], found: pb.DetectResponse, priority: int, max_bytes: int
+) -> list[LineRequest]:
     """The lines of a page in reading order, cut out, in requests of at most `max_bytes` or of one line.
 
     A region without area is left out: no text can be missed in it.
     """
     requests: list[LineRequest] = []
     room = 0
-    for quad, line in _lines(image, found):
+    for quad, line in _lines(image, displayed, found):
         if line.nbytes > room:
             message = pb.RecognizeLinesRequest(priority=pb.Priority.Name(priority))
             requests.append(LineRequest(message, []))
@@ -364,11 +380,12 @@ def line_requests(image: Bgr, found: pb.DetectResponse, priority: int, max_bytes
     return requests
 
 
-def _lines(image: Bgr, found: pb.DetectResponse) -> Iterator[tuple[pb.Quad, Bgr]]:
+def _lines(image: Bgr, displayed: tuple[int, int], found: pb.DetectResponse) -> Iterator[tuple[pb.Quad, Bgr]]:
     quads = [line.quad for line in found.lines]
     corners = np.array([[(p.x, p.y) for p in quad.points] for quad in quads], np.float32).reshape(-1, 4, 2)
     order = reading_order(corners)
-    for index, line in zip(order, crops(image, corners[order]), strict=True):
+    scale = np.array((image.shape[1] / displayed[1], image.shape[0] / displayed[0]), np.float32)
+    for index, line in zip(order, crops(image, corners[order] * scale), strict=True):
         if line is not None:
             yield quads[index], _fitted(line)
 
@@ -410,7 +427,7 @@ def _own_error(message: pb.Error) -> OcrError:
 def _decoded(job: pb.Job, limits: PipelineLimits, pdf: PdfProcess) -> Iterator[DecodedPage]:
     """The pages of a job; the disk is read at the first `next`, in a thread like the rest."""
     data = source.read(job, limits.uri_allow, limits.images.max_bytes)
-    yield from decode_document(data, limits.images, pdf.pages)
+    yield from decode_document(data, replace(limits.images, kept_jpeg_side=KEPT_JPEG_SIDE), pdf.pages)
 
 
 def _count_errors(stage: str, errors: Iterable[OcrError]) -> None:

@@ -361,3 +361,39 @@ def test_the_decoders_write_nothing_to_stderr(capfd: pytest.CaptureFixture[str])
     data[10:200] = bytes(190)
     pages_of(bytes(data))
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "kept", "scale"),
+    [
+        (4961, 7016, 3000, 2),
+        (4000, 3000, 3000, 1),
+        (5999, 100, 3000, 1),
+        (6000, 100, 3000, 2),
+        (12_000, 9_000, 3000, 4),
+        (60_000, 500, 3000, 8),
+        (60_000, 500, None, 1),
+    ],
+)
+def test_by_how_much_a_jpeg_is_decoded_smaller(width: int, height: int, kept: int | None, scale: int) -> None:
+    assert images.jpeg_scale(width, height, kept) == scale
+
+
+@pytest.mark.parametrize("orientation", [1, 3, 6, 8])
+def test_a_jpeg_that_is_decoded_smaller_says_how_large_it_is_as_displayed(orientation: int) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    large = saved(corners(160, 96).resize((320, 192)), "JPEG", exif=exif)
+    small = ImageLimits(kept_jpeg_side=100)
+    (whole,), (page,) = decode_document(large, LIMITS), decode_document(large, small)
+    assert not isinstance(whole.image, OcrError)
+    assert not isinstance(page.image, OcrError)
+    assert page.displayed == whole.image.shape[:2]
+    assert (page.image.shape[0] * 2, page.image.shape[1] * 2) == page.displayed
+    assert whole.displayed is None
+
+
+def test_a_jpeg_is_refused_by_the_size_that_it_declares_however_it_is_decoded() -> None:
+    limits = ImageLimits(max_pixels=1_000, kept_jpeg_side=10)
+    with pytest.raises(ImageTooLarge, match="320 x 192"):
+        list(decode_document(saved(corners(320, 192), "JPEG"), limits))

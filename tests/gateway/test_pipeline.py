@@ -90,6 +90,7 @@ async def test_a_result_says_which_settings_and_libraries_shaped_its_text(make_r
         "pdf_dpi": "144.5",
         "max_pdf_side": "900",
         "max_pixels": "1000000",
+        "kept_jpeg_side": "3000",
         "min_confidence": "0.3",
     }
 
@@ -344,7 +345,7 @@ def one_line(height: int, width: int) -> pb.Image:
     page = np.zeros((height, width, 3), np.uint8)
     points = [pb.Point(x=x, y=y) for x, y in ((0, 0), (width, 0), (width, height), (0, height))]
     found = pb.DetectResponse(lines=[pb.DetectedLine(quad=pb.Quad(points=points))])
-    (request,) = line_requests(page, found, pb.ONLINE, 1_000)
+    (request,) = line_requests(page, (height, width), found, pb.ONLINE, 1_000)
     (line,) = request.message.lines
     return line
 
@@ -367,6 +368,16 @@ async def test_a_turned_photograph_is_read_as_displayed(rig: Rig) -> None:
     result = await rig(saved(stored, exif=exif))
     assert (result.pages[0].width, result.pages[0].height) == (320, 192)
     assert texts(result) == ["100x20"]
+
+
+async def test_a_jpeg_that_is_decoded_smaller_has_its_points_in_pixels_of_the_page(rig: Rig) -> None:
+    large = paper((160, 160, 1760, 480), (4000, 160, 6400, 480), size=(6400, 640))
+    result = await rig(saved(large, kind="JPEG"))
+    assert [(page.width, page.height) for page in result.pages] == [(6400, 640)]
+    assert len(texts(result)) == 2
+    for line, expected in zip(result.lines, ((160, 160, 1760, 480), (4000, 160, 6400, 480)), strict=True):
+        found = (line.points[0].x, line.points[0].y, line.points[2].x, line.points[2].y)
+        assert found == pytest.approx(expected, abs=40)
 
 
 async def _never(_: object) -> None:
