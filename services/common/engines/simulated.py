@@ -106,8 +106,9 @@ def classes(pixels: Pixels, sizes: Sizes) -> tuple[NDArray[np.int32], NDArray[np
     """
     steps = max(pixels.shape[2] // STRIDE, 1)
     darkness = 255 - pixels[:, ::_ROWS, : steps * STRIDE, 1]
-    own = np.arange(darkness.shape[2]) < sizes[:, 1:]
-    darkness *= own[:, None].astype(np.uint8)
+    rows = np.arange(0, pixels.shape[1], _ROWS) < sizes[:, :1]
+    columns = np.arange(steps * STRIDE) < sizes[:, 1:]
+    darkness *= rows[:, :, None] & columns[:, None]
     blocks = darkness.reshape(*darkness.shape[:2], steps, -1)
     total = blocks.sum(axis=(1, 3), dtype=np.int64)
     inked = blocks.max(axis=(1, 3)) > 255 - _INK
