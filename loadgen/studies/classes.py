@@ -267,13 +267,11 @@ class Bulk:
         self._door.__exit__(None, None, None)
         self.answers = self._samples.result()
 
-
-@dataclass(frozen=True)
-class Moments:
-    """A stretch of time on the monotonic clock."""
-
-    begin: float
-    end: float
+    def finished(self) -> list[float]:
+        """When each document was read, on the monotonic clock. Raises RunFailed: one was not."""
+        if failed := self.answers.failures():
+            raise RunFailed(f"{len(failed)} documents of bulk failed, the first: {failed[0].answer.error}")
+        return [sample.done_s for sample in self.answers.samples]
 
 
 class Study:
@@ -300,7 +298,7 @@ class Study:
                 hurried = await on_schedule(door.send, self._hurried(orders, percentile(beside, 50)))
                 dropped = dropped_between(before, self._metrics())
                 flood = await self._flood(door)
-        done = [sample.done_s for sample in bulk.answers.samples]
+        done = bulk.finished()
         end = begin + self._scale.online_s
         both = Both(
             online_rate=len(orders) / self._scale.online_s,
@@ -318,7 +316,7 @@ class Study:
             begin = time.monotonic()
             await asyncio.sleep(self._scale.alone_s)
             end = time.monotonic()
-        return rate_within([sample.done_s for sample in bulk.answers.samples], begin, end)
+        return rate_within(bulk.finished(), begin, end)
 
     def _online(self, rate: float) -> list[Order]:
         schedule = poisson_schedule(rate, self._scale.online_s, SEED)
