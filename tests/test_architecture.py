@@ -18,6 +18,7 @@ PURE = {
     "services/common/batch_queue.py",
     "services/common/errors.py",
     "services/common/images.py",
+    "services/common/line_size.py",
     "services/common/normalise.py",
     "services/common/page_size.py",
     "services/common/records.py",
@@ -31,6 +32,7 @@ PURE = {
     "services/gateway/reading_order.py",
     "services/gateway/crops.py",
     "services/cli/answers.py",
+    "services/cli/calibration.py",
     "services/cli/documents.py",
     "services/cli/formats.py",
     "services/cli/logs.py",
@@ -54,6 +56,7 @@ IMPURE_MODULES = {
 ONLY_IN = {
     "paddle": {"services/common/engines/paddle.py", "loadgen/floor_worker.py"},
     "openvino": {"services/common/engines/openvino.py", "loadgen/floor_worker.py"},
+    "nncf": {"services/cli/int8.py"},
     "kafka": {"services/gateway/kafka_io.py", "services/cli/kafka_client.py", "loadgen/kafka_door.py"},
     "opentelemetry.sdk": {"services/common/telemetry.py"},
     "prometheus_client": {"services/common/telemetry.py"},

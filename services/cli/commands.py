@@ -378,6 +378,16 @@ def fetch_models(names: Sequence[str]) -> None:
         typer.echo(f"{name}  {folder}")
 
 
+def quantize_models(*, force: bool) -> None:
+    """Make the INT8 set, and tell its files, what they are, and whether this processor is one for it."""
+    from services.cli import model_sets, quantize
+
+    with model_sets.said_plainly():
+        folder = quantize.run(typer.echo, force=force)
+    for line in quantize.report(folder):
+        typer.echo(line)
+
+
 def verify_models(names: Sequence[str]) -> ExitCode:
     """Say what differs."""
     from services.cli import model_sets

@@ -137,7 +137,7 @@ def _missing_models(asked: str, why: str) -> Check:
     from services.cli import model_sets
 
     if not model_sets.can_be_fetched(asked):
-        return Check("models", Verdict.MISSING, why, "name a model set, or a folder or file with a model")
+        return Check("models", Verdict.MISSING, why, model_sets.how_to_get(asked))
     if problem := model_sets.cache_problem():
         return Check("models", Verdict.MISSING, why, problem)
     names = " ".join(model_sets.parts(asked))

@@ -12,7 +12,7 @@ from services.cli.errors import CliError, UsageError
 from services.common import models
 from services.common.engines.base import ENGINES, Choice, choose, sets_for
 from services.common.errors import SetupError
-from services.common.models import MODEL_SETS
+from services.common.models import MODEL_SETS, MadeSet, PinnedSet
 from services.common.settings import EngineSettings
 
 
@@ -78,7 +78,7 @@ def require_known(chosen: Choice) -> None:
                 f"{part!r} is neither a model set ({names}) nor a folder or .onnx file that exists"
             )
     if chosen.engine == "paddle" and chosen.models:
-        _refuse_onnx(chosen.models)
+        _refuse_what_paddle_cannot_read(chosen.models)
 
 
 def _refuse_other_engines(name: str, engine: str) -> None:
@@ -90,12 +90,15 @@ def _refuse_other_engines(name: str, engine: str) -> None:
         )
 
 
-def _refuse_onnx(asked: str) -> None:
+_FOREIGN_TO_PADDLE = {"onnx": "ONNX", "openvino-ir": "OpenVINO's own format"}
+
+
+def _refuse_what_paddle_cannot_read(asked: str) -> None:
     for role in models.ROLES:
         with contextlib.suppress(SetupError):  # what is missing or damaged is said when it is to be loaded
-            if (found := models.resolve(asked, role)).format == "onnx":
+            if (found := models.resolve(asked, role)).format in _FOREIGN_TO_PADDLE:
                 raise UsageError(
-                    f"engine paddle cannot read {found.model}, which is ONNX; "
+                    f"engine paddle cannot read {found.model}, which is {_FOREIGN_TO_PADDLE[found.format]}; "
                     f"give it one of {sets_for('paddle')}, or use engine openvino"
                 )
 
@@ -135,6 +138,8 @@ def ensure(
     why = missing(asked)
     if why is None:
         return
+    if not _fetchable(asked):
+        raise CliError(why)
     if offline:
         raise CliError(f"{why} (--offline forbids to fetch it now)")
     with said_plainly():
@@ -147,7 +152,11 @@ def ensure(
 
 def _fetchable(asked: str) -> Sequence[str]:
     """The names in `asked`, which may be `det=ONE,rec=OTHER`, that can be had from somewhere."""
-    return [part for part in parts(asked) if part in MODEL_SETS or _is_official(part)]
+    return [part for part in parts(asked) if _is_pinned(part) or _is_official(part)]
+
+
+def _is_pinned(part: str) -> bool:
+    return isinstance(MODEL_SETS.get(part), PinnedSet)
 
 
 def parts(asked: str) -> Sequence[str]:
@@ -164,6 +173,12 @@ def can_be_fetched(asked: str) -> bool:
     return list(_fetchable(asked)) == list(parts(asked))
 
 
+def how_to_get(asked: str) -> str:
+    """What to do about models that cannot be fetched."""
+    made = [found for part in parts(asked) if isinstance(found := MODEL_SETS.get(part), MadeSet)]
+    return made[0].command if made else "name a model set, or a folder or file with a model"
+
+
 def rows() -> list[tuple[str, str, str, str]]:
     """Name, whether it is here, engines that can run it, and a summary, of every named set."""
     return [
@@ -173,7 +188,7 @@ def rows() -> list[tuple[str, str, str, str]]:
 
 def _presence(name: str) -> str:
     if not (models.default_cache() / name).is_dir():
-        return "not fetched"
+        return "not fetched" if _is_pinned(name) else "not made"
     return "damaged" if models.verify(name) else "present"
 
 
