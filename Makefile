@@ -11,7 +11,7 @@ CALLED ?=
 LINES ?=
 PROTO_OUTPUTS := services/common/pb protos/schemas
 
-.PHONY: setup demo bench test lint types protos protos-check lock clean
+.PHONY: setup demo bench test lint types protos protos-check lock quantize-check clean
 
 setup: $(STAMP)
 
@@ -57,6 +57,18 @@ lock: setup
 	    --no-emit-index-url --no-emit-find-links --no-emit-trusted-host \
 	    --extra paddle --extra openvino --extra local --extra dev \
 	    --output-file requirements.lock pyproject.toml
+	$(BIN)/pip-compile --quiet --upgrade --generate-hashes --allow-unsafe --strip-extras --no-header \
+	    --no-emit-index-url --no-emit-find-links --no-emit-trusted-host \
+	    --constraint requirements.lock --extra quantize \
+	    --output-file requirements-quantize.lock pyproject.toml
+
+# Makes the INT8 models twice, in an environment of its own (NNCF is large), and compares: docs/int8.md.
+QUANTIZE := build/quantize
+quantize-check:
+	@test -x $(QUANTIZE)/venv/bin/python || $(PYTHON) -m venv $(QUANTIZE)/venv
+	$(QUANTIZE)/venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-quantize.lock
+	rm -rf $(QUANTIZE)/first $(QUANTIZE)/second
+	PYTHONPATH=. $(QUANTIZE)/venv/bin/python deploy/quantize_check.py $(QUANTIZE)
 
 clean:
 	rm -rf $(VENV) out build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
