@@ -241,11 +241,16 @@ class ModelPlan:
 
     def hosts(self, head: Head, shapes: tuple[Shape, ...]) -> list[PredictorHost]:
         """One host for each predictor on each device, all warmed up on `shapes`."""
-        settings = self.settings
-        devices = [device for device in self.devices for _ in range(settings.predictors)]
+        settings, cores = self.settings, usable_cores()
+        devices = [
+            device
+            for device in self.devices
+            for _ in range(settings.predictors or default_predictors(device, cores))
+        ]
+        threads = settings.threads or max(1, cores // len(devices))
         return [
             PredictorHost(
-                self._spec(head, shapes, device, threads=settings.threads or _share_of_cores(devices)),
+                self._spec(head, shapes, device, threads=threads),
                 run_timeout_s=settings.run_timeout_s,
                 start_timeout_s=settings.start_timeout_s,
                 on_restart=self._count_restart,
@@ -303,9 +308,13 @@ def _reading(files: ModelFiles) -> dict[str, str]:
     return described
 
 
-def _share_of_cores(devices: Sequence[str]) -> int:
-    """Threads of each predictor when all together shall use all cores once; 0, all cores, if it is alone."""
-    return max(1, usable_cores() // len(devices)) if len(devices) > 1 else 0
+MOST_PREDICTORS = 4
+"""On a CPU unless told otherwise: each has a copy of the model, warm in every shape."""
+
+
+def default_predictors(device: str, cores: int) -> int:
+    """Predictors on one device. Batches side by side waste less of a CPU than threads within one batch."""
+    return min(cores, MOST_PREDICTORS) if device == "cpu" else 1
 
 
 def plan(settings: EngineSettings, role: Role) -> ModelPlan:

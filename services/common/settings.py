@@ -102,9 +102,13 @@ class EngineSettings(BaseSettings):
         description="One or more of cpu, gpu:0, gpu:1 …, separated by commas; auto: a GPU where Paddle has"
         " one, else cpu.",
     )
-    predictors: Positive = Field(1, description="Predictor processes for each device.")
+    predictors: Annotated[int, Field(ge=0)] = Field(
+        0,
+        description="Predictor processes for each device; 0: one for each core of a CPU, four at most, and"
+        " one for a GPU.",
+    )
     threads: Annotated[int, Field(ge=0)] = Field(
-        0, description="CPU threads of each predictor; 0: all cores."
+        0, description="CPU threads of each predictor; 0: its share of the cores."
     )
     run_timeout_s: float = Field(
         20.0,
@@ -133,11 +137,14 @@ class BatchSettings(BaseSettings):
 
     model_config = _CONFIG
 
-    max_batch_size: Positive = Field(8, description="Most items in one batch.")
+    max_batch_size: Positive = Field(
+        4, description="Most items in one batch. A CPU gains nothing above 4; a GPU wants more."
+    )
     max_queue_delay_ms: float = Field(
-        2.0,
+        0.0,
         ge=0,
-        description="Milliseconds that an idle predictor waits for more items, from the oldest arrival.",
+        description="Milliseconds that an idle predictor waits for more items, from the oldest arrival."
+        " Batches form while predictors are busy, so waiting seldom gains anything.",
     )
     max_batch_pixels: Positive = Field(2_000_000, description="Most pixels, padding included, in one batch.")
     queue_capacity: Positive = Field(

@@ -16,11 +16,6 @@ class DetectorSettings(ServerSettings, EngineSettings, BatchSettings):
     max_batch_size: Positive = Field(
         1, description="Most pages in one batch. A CPU gains nothing above 1, a GPU does."
     )
-    max_queue_delay_ms: float = Field(
-        0.0,
-        ge=0,
-        description="Milliseconds that an idle predictor waits for more pages, from the oldest arrival.",
-    )
     max_batch_pixels: Positive = Field(8_000_000, description="Most pixels, padding included, in one batch.")
     queue_capacity: Positive = Field(256, description="Pages of each class, online and bulk, that may wait.")
 

@@ -36,9 +36,9 @@ class RecognizerSettings(ServerSettings, EngineSettings, BatchSettings):
         description="Rising widths in pixels that lines are padded to; a wider line is squeezed to the last.",
     )
     max_batch_pixels: Positive = Field(
-        500_000,
-        description="Most pixels, padding included, in one batch. Wide lines fill a CPU in small batches,"
-        " and each batch size of each width is warmed up; a GPU wants more.",
+        200_000,
+        description="Most pixels, padding included, in one batch. A wide line fills a CPU alone, and each"
+        " batch size of each width is warmed up; a GPU wants more.",
     )
     max_image_mb: Positive = Field(8, description="Largest encoded line, in MiB.")
     max_image_pixels: Positive = Field(16_000_000, description="Most pixels of a line, as declared.")

@@ -26,6 +26,7 @@ from services.common.model_service import (
     ServedModel,
     batch_limits,
     batch_shapes,
+    default_predictors,
     plan,
     stage_timing,
 )
@@ -200,6 +201,26 @@ def test_every_batch_that_the_queue_can_form_was_warmed_up(most, budget, height,
     limits = batch_limits(DEFAULTS.model_copy(update=update))
     warmed = {shape[0] for shape in batch_shapes([(height, width)], limits)}
     assert {limits.size_for(min(items, limits.full_size(height * width))) for items in range(1, 40)} == warmed
+
+
+@pytest.mark.parametrize(
+    ("device", "cores", "predictors"), [("cpu", 1, 1), ("cpu", 2, 2), ("cpu", 64, 4), ("gpu:1", 64, 1)]
+)
+def test_a_cpu_has_a_predictor_for_each_of_its_first_cores_and_a_gpu_has_one(device, cores, predictors):
+    assert default_predictors(device, cores) == predictors
+
+
+@pytest.mark.parametrize(
+    ("given", "hosts", "threads"), [({}, 4, 2), ({"predictors": 1}, 1, 8), ({"threads": 3}, 4, 3)]
+)
+def test_predictors_share_the_cores_unless_told_otherwise(monkeypatch, given, hosts, threads):
+    monkeypatch.setattr("services.common.model_service.usable_cores", lambda: 8)
+    made = []
+    monkeypatch.setattr(
+        "services.common.model_service.PredictorHost", lambda spec, **_: made.append(spec.threads)
+    )
+    plan(EngineSettings(engine="simulated", **given), "det").hosts(Head.RAW, ())
+    assert made == [threads] * hosts
 
 
 def test_nothing_is_loaded_for_a_model_that_is_not_there(tmp_path):

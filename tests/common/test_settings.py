@@ -11,7 +11,7 @@ class Settings(ServerSettings, EngineSettings, BatchSettings):
 
 
 def test_defaults_need_no_source() -> None:
-    assert load(Settings, []).max_batch_size == 8
+    assert load(Settings, []).max_batch_size == 4
 
 
 def test_a_flag_beats_the_environment_and_the_environment_beats_the_file(tmp_path, monkeypatch) -> None:
