@@ -64,8 +64,8 @@ HURRY_GAP_S = 0.1
 RATIO_LIMIT = 3.0
 TOLERANCE = 0.05
 """By which two rates of the same machine may differ without meaning anything."""
-CLOCK_SLACK_S = 0.005
-"""Of the moment a batch began, which is known from its end and its length."""
+CLOCK_SLACK_S = 0.02
+"""A batch's beginning is told from its length and from when its end was noticed, on busy cores a bit late."""
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,8 @@ def judge(both: Both, hurried: Hurried, flood: Flood) -> list[Verdict]:
             all(count > 0 for count in flood.bulk_items.values()),
         ),
         Verdict(
-            "requests that expire say so, and no batch begins with one whose deadline has passed",
+            f"requests that expire say so; no batch begins more than {CLOCK_SLACK_S * 1000:.0f} ms after the"
+            " deadline of one in it",
             f"{expired} expired; {hurried.late} of {hurried.runs} runs began too late",
             expired > 0 and hurried.late == 0,
         ),
