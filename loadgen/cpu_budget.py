@@ -167,13 +167,14 @@ def _through_grpc(stack: Stack) -> Drive:
 def _measure(door: str, stack: Stack, drive: Drive, documents: Sequence[Document], pages: int) -> Budget:
     """Warm up, measure with several at work; then one at a time for the clocks within the results."""
     _checked(drive(list(repeated(documents, pages // 4)), IN_FLIGHT))
-    before, model_before = stack.cpu_s(), _model_s(stack)
+    before = stack.cpu_s()
     busy = _checked(drive(list(repeated(documents, pages)), IN_FLIGHT))
-    after, model_after = stack.cpu_s(), _model_s(stack)
+    after, model_before = stack.cpu_s(), _model_s(stack)
     alone = _checked(drive(list(repeated(documents, pages // 4)), 1))
-    spent = budget(door, before, after, model_after - model_before, busy)
-    clocks = budget(door, before, before, 0.0, alone)
-    return Budget(door, spent.pages, spent.lines, spent.cpu, spent.model, clocks.stages)
+    model_after = _model_s(stack)
+    spent = budget(door, before, after, 0.0, busy)
+    clocks = budget(door, before, before, model_after - model_before, alone)
+    return Budget(door, spent.pages, spent.lines, spent.cpu, clocks.model, clocks.stages)
 
 
 def _model_s(stack: Stack) -> float:

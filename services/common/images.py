@@ -353,6 +353,8 @@ def _from_lab(image: Image.Image) -> Bgr:
 
 def _on_white(image: Image.Image) -> Image.Image:
     """RGB, with what is transparent shown as on white paper."""
+    if image.mode == "RGB" and not image.has_transparency_data:
+        return image  # `convert` would copy it
     if not image.has_transparency_data:
         return image.convert("RGB")
     rgba = (image.convert("LA") if image.mode == "La" else image).convert("RGBA")

@@ -46,18 +46,21 @@ def page_slope(quads: Points) -> float:
     return slope if abs(slope) <= MAX_SLOPE else 0.0
 
 
-def _levelled(quads: Any) -> Any:
+def _levelled(quads: Any) -> list[list[float]]:
     """Boxes (left, top, right, bottom) of the regions on the page turned level."""
     x, y = quads[..., 0], quads[..., 1] - page_slope(quads) * quads[..., 0]
     middle = y.mean(axis=1)
     half = np.maximum((y[:, 2] + y[:, 3] - y[:, 0] - y[:, 1]) / 4, 0.5)
-    return np.stack([x.min(axis=1), middle - half, x.max(axis=1), middle + half], axis=1)
+    boxes: list[list[float]] = np.stack(
+        [x.min(axis=1), middle - half, x.max(axis=1), middle + half], axis=1
+    ).tolist()
+    return boxes
 
 
-def _rows(level: Any) -> list[list[int]]:
+def _rows(level: Sequence[Sequence[float]]) -> list[list[int]]:
     """Regions from left to right, each put into the row whose end it overlaps most, or into a new one."""
     rows: list[list[int]] = []
-    for index in np.lexsort((level[:, 1], level[:, 0])).tolist():
+    for index in sorted(range(len(level)), key=lambda index: (level[index][0], level[index][1])):
         overlaps = [_overlap(level[row[-1]], level[index]) for row in rows]
         best = max(range(len(rows)), key=overlaps.__getitem__, default=None)
         if best is not None and overlaps[best] >= MIN_OVERLAP:
@@ -70,8 +73,8 @@ def _rows(level: Any) -> list[list[int]]:
 def _overlap(a: Sequence[float], b: Sequence[float]) -> float:
     """Share of the lower one's height that two boxes have in common vertically."""
     common = min(a[3], b[3]) - max(a[1], b[1])
-    return max(float(common), 0.0) / min(a[3] - a[1], b[3] - b[1])
+    return max(common, 0.0) / min(a[3] - a[1], b[3] - b[1])
 
 
-def _middle(row: Sequence[int], level: Any) -> float:
-    return float(np.mean([(level[index][1] + level[index][3]) / 2 for index in row]))
+def _middle(row: Sequence[int], level: Sequence[Sequence[float]]) -> float:
+    return sum((level[index][1] + level[index][3]) / 2 for index in row) / len(row)

@@ -36,13 +36,16 @@ _INK = 115
 _GAP = 31
 """Pixels that ink grows sideways, so that the letters of a line join."""
 
+_CELL = 4
+"""Pixels of the sides of the squares that the detector's map is made of."""
+
 _ROWS = 4
 """Of so many rows of a line one is looked at: an engine that stands for a fast one must cost little."""
 
 
 def model_files(role: Role) -> ModelFiles:
     """What stands for the model in results: no files, and the hash of the rule that makes the answers."""
-    rule = f"simulated {role} ink<{_INK} gap={_GAP} stride={STRIDE} rows={_ROWS}"
+    rule = f"simulated {role} ink<{_INK} gap={_GAP} cell={_CELL} stride={STRIDE} rows={_ROWS}"
     return ModelFiles(
         model_set="simulated",
         role=role,
@@ -91,10 +94,13 @@ def seconds(cost: SimulatedCost, pixels: Pixels) -> float:
 def probability_map(pixels: Pixels, sizes: Sizes) -> tuple[NDArray[np.float32]]:
     """Where lines are, (N, 1, H, W) in 0..1: ink, grown sideways until letters join."""
     found = np.zeros((len(pixels), 1, *pixels.shape[1:3]), np.float32)
-    kernel = np.ones((3, _GAP), np.uint8)
+    kernel = np.ones((_CELL - 1, _GAP), np.uint8)
     for page, (height, width), answer in zip(pixels, sizes.tolist(), found, strict=True):
         darkest_near = cv2.erode(cv2.extractChannel(page[:height, :width], 1), kernel)
-        answer[0, :height, :width] = cv2.compare(darkest_near, _INK, cv2.CMP_LT) > 0
+        # In cells, so that most boxes are upright, as those of a real detector are.
+        cells = cv2.compare(darkest_near[_CELL // 2 :: _CELL, _CELL // 2 :: _CELL], _INK, cv2.CMP_LT)
+        size = (width, height)
+        answer[0, :height, :width] = cv2.resize(cells, size, interpolation=cv2.INTER_NEAREST) > 0
     return (found,)
 
 
