@@ -1,12 +1,14 @@
 """What the baseline counts and what it says."""
 
+import contextlib
 import json
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from loadgen import baseline, baseline_report, benchmark, corpus, floor
-from loadgen.baseline import SYSTEMS, Baseline, Load, Measured, Plan, Scale, Waste, waste
+from loadgen.baseline import SYSTEMS, Baseline, Load, Measured, Plan, Scale, System, Waste, waste
 from loadgen.corpus import Corpus, Document
 from loadgen.errors import NoDocuments, RunFailed
 from loadgen.peers.measure import Outcome, Reading
@@ -152,3 +154,36 @@ def test_a_mixed_load_takes_one_of_each_in_turn() -> None:
     a, b, c = map(page, "abc")
     assert list(corpus.mixed([a, b], [c], 5)) == [a, c, b, c, a]
     assert list(corpus.repeated([a, b], 3)) == [a, b, a]
+
+
+class FakeFloor:
+    """Bare models that take no time to load."""
+
+    settings: ClassVar = {"det": floor.Setting(1, 1, 2), "rec": floor.Setting(4, 2, 2)}
+
+    def measure(self) -> floor.Pass:
+        return floor.Pass(0.1, 0.2)
+
+
+def test_a_system_is_measured_through_its_real_services(monkeypatch) -> None:
+    given: list[floor.Inputs] = []
+
+    @contextlib.contextmanager
+    def warm(bare, inputs, **rest):
+        given.append(inputs)
+        yield FakeFloor()
+
+    monkeypatch.setattr(baseline.floor, "warm", warm)
+    monkeypatch.setattr(baseline, "resolve", lambda models, role: None)
+    slips = corpus.load(SLIPS)
+    system = System("sim", "simulated", "auto", "rapidocr", 1.0)
+    plan = Plan(slips, slips.documents, "", (system,), (), Scale(counted=5, edge=2, choose_from=0), 2)
+    (one,) = baseline.run(plan).measured
+    assert len(given[0].det) == len(slips.documents)
+    assert len(given[0].rec) > 0
+    assert one.floor_s == pytest.approx(0.3)
+    assert one.load.pages == 9
+    assert one.load.rate > 0
+    assert one.mixed is not None
+    assert {"detector", "recognizer", "gateway"} <= one.load.cpu_ms.keys()
+    assert all(0 < stage.valid_share <= 1 and stage.mean_batch >= 1 for stage in one.load.waste.values())
