@@ -49,7 +49,7 @@ def report(folder: Path) -> Iterator[str]:
         assert made.params is not None
         yield f"{role}  {made.params.stat().st_size / 1e6:.1f} MB  sha256 {made.sha256}"
     if (flags := _cpuinfo()) and not has_int8_instructions(flags):
-        yield "This processor has neither VNNI nor AMX: INT8 gains little here; see docs/int8.md."
+        yield "This processor has neither VNNI nor AMX: INT8 gains less here; see docs/int8.md."
 
 
 def has_int8_instructions(cpuinfo: str) -> bool:
