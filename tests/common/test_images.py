@@ -18,6 +18,7 @@ from services.common.errors import (
     EmptyInput,
     ImageTooLarge,
     ImageTooSmall,
+    InputError,
     OcrError,
     PasswordProtected,
     TooManyPages,
@@ -288,17 +289,17 @@ def with_scans(image: Image.Image, scans: int) -> bytes:
     """A progressive JPEG whose last scan is repeated until there are so many."""
     data = saved(image, "JPEG", progressive=True)
     last = data.rindex(b"\xff\xda")
-    return data[:last] + data[last:-2] * (scans - images.count_scans(data) + 1) + data[-2:]
+    return data[:last] + data[last:-2] * (scans - images.jpeg_outline(data).scans + 1) + data[-2:]
 
 
 def test_scans_of_a_jpeg_are_counted_and_bytes_that_only_look_like_them_are_not() -> None:
     plain, progressive = saved(corners(), "JPEG"), saved(corners(), "JPEG", progressive=True)
-    assert images.count_scans(plain) == 1
-    assert 2 < images.count_scans(progressive) <= 12
+    assert images.jpeg_outline(plain).scans == 1
+    assert 2 < images.jpeg_outline(progressive).scans <= 12
     marks = b"\xff\xda" * 500
     comment = b"\xff\xfe" + (len(marks) + 2).to_bytes(2, "big") + marks
     video_after_the_photograph = plain[:2] + comment + plain[2:] + marks
-    assert images.count_scans(video_after_the_photograph) == 1
+    assert images.jpeg_outline(video_after_the_photograph).scans == 1
     assert decode_image(video_after_the_photograph, LIMITS).shape == decode_image(plain, LIMITS).shape
 
 
@@ -315,9 +316,37 @@ def test_a_large_jpeg_may_have_fewer_scans_than_a_small_one() -> None:
         decode_image(with_scans(corners(), 21), limits)
 
 
+@pytest.mark.parametrize("scale", [1, 2, 4, 8])
+@pytest.mark.parametrize("options", [{}, {"progressive": True}, {"subsampling": 0}, {"keep_rgb": True}])
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+def test_a_jpeg_has_the_pixels_that_pillow_decodes(mode: str, options: dict[str, object], scale: int) -> None:
+    data = saved(corners(330, 190).convert(mode), "JPEG", **options)
+    with Image.open(io.BytesIO(data)) as opened:
+        opened.draft(None, (330 // scale, 190 // scale))
+        wanted = np.asarray(opened.convert("RGB"))[..., ::-1]
+    [page] = pages_of(data, ImageLimits(kept_jpeg_side=330 // scale))
+    assert np.array_equal(page.image, wanted)
+
+
+def test_the_outline_of_a_jpeg_tells_its_size_and_whether_its_end_is_there() -> None:
+    data = saved(corners(330, 190), "JPEG")
+    assert images.jpeg_outline(data) == images.JpegOutline(1, (330, 190), complete=True)
+    assert images.jpeg_outline(data[:-2]) == images.JpegOutline(1, (330, 190), complete=False)
+
+
+@pytest.mark.parametrize("end", [b"", b"\xff\xd9"])
+def test_a_jpeg_with_two_frame_headers_is_decoded_at_no_size_that_was_not_checked(end: bytes) -> None:
+    data = saved(corners(330, 190), "JPEG")
+    at = data.index(b"\xff\xc0")
+    frame = data[at : at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")]
+    large = frame[:5] + (20_000).to_bytes(2, "big") * 2 + frame[9:]
+    with pytest.raises(InputError):
+        decode_image(data[:at] + large + data[at:-2] + end, ImageLimits(max_pixels=330 * 190))
+
+
 @given(st.binary(max_size=300))
 def test_scans_are_counted_in_any_bytes(data: bytes) -> None:
-    assert 0 <= images.count_scans(b"\xff\xd8" + data) <= 150
+    assert 0 <= images.jpeg_outline(b"\xff\xd8" + data).scans <= 150
 
 
 def test_a_pdf_is_not_an_image() -> None:
