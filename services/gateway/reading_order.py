@@ -60,20 +60,32 @@ def _levelled(quads: Any) -> list[list[float]]:
 def _rows(level: Sequence[Sequence[float]]) -> list[list[int]]:
     """Regions from left to right, each put into the row whose end it overlaps most, or into a new one."""
     rows: list[list[int]] = []
+    ends: list[tuple[float, float]] = []
     for index in sorted(range(len(level)), key=lambda index: (level[index][0], level[index][1])):
-        overlaps = [_overlap(level[row[-1]], level[index]) for row in rows]
-        best = max(range(len(rows)), key=overlaps.__getitem__, default=None)
-        if best is not None and overlaps[best] >= MIN_OVERLAP:
-            rows[best].append(index)
-        else:
+        _, top, _, bottom = level[index]
+        best = _best(ends, top, bottom)
+        if best is None:
             rows.append([index])
+            ends.append((top, bottom))
+        else:
+            rows[best].append(index)
+            ends[best] = top, bottom
     return rows
 
 
-def _overlap(a: Sequence[float], b: Sequence[float]) -> float:
-    """Share of the lower one's height that two boxes have in common vertically."""
-    common = min(a[3], b[3]) - max(a[1], b[1])
-    return max(common, 0.0) / min(a[3] - a[1], b[3] - b[1])
+def _best(ends: Sequence[tuple[float, float]], top: float, bottom: float) -> int | None:
+    """The row, by top and bottom of its end, that has enough and most in common with a region; or none.
+
+    In common is the share of the lower one's height. Written out, since it runs for every region and row.
+    """
+    best, most = None, 0.0
+    for row, (row_top, row_bottom) in enumerate(ends):
+        if row_top < bottom and top < row_bottom:  # most rows have nothing in common
+            common = min(bottom, row_bottom) - max(top, row_top)
+            share = common / min(bottom - top, row_bottom - row_top)
+            if share >= MIN_OVERLAP and share > most:
+                best, most = row, share
+    return best
 
 
 def _middle(row: Sequence[int], level: Sequence[Sequence[float]]) -> float:
