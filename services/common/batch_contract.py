@@ -1,8 +1,11 @@
-"""What passes between a batcher, those who submit to it, the runner that it feeds, and who watches it."""
+"""What passes between a batcher, those who submit to it, the runner that it feeds, and who watches it.
+
+Of what exists once for each item there are thousands a second: tuples, which are made in a third of the time.
+"""
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 from services.common.batch_queue import Priority, Reason
 from services.common.errors import OcrError
@@ -67,8 +70,7 @@ class BatchObserver(Protocol):
         """Items were refused at the door."""
 
 
-@dataclass(frozen=True)
-class Request(Generic[Item]):
+class Request(NamedTuple, Generic[Item]):
     """One of the items of `submit_all`; `context` comes back in the facts of its batch."""
 
     item: Item
@@ -77,8 +79,7 @@ class Request(Generic[Item]):
     context: object = None
 
 
-@dataclass(frozen=True)
-class Completed(Generic[OutputOut]):
+class Completed(NamedTuple, Generic[OutputOut]):
     """The output of one item, and where its time went."""
 
     output: OutputOut

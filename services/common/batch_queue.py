@@ -141,6 +141,8 @@ class Entry(Generic[Payload]):
     deadline: float | None = None
     number: int = field(default=-1, init=False)
     """Given by the queue, in order of admission."""
+    wanted_by: float = field(default=inf, init=False)
+    """Given by the queue: the earlier of its deadline and of the moment that it counts as old."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,23 +162,30 @@ class Batch(Generic[Payload]):
 class _Line(Generic[Payload]):
     """The waiting items of one shape, a first-in-first-out lane for each class."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: BatchLimits) -> None:
+        self._limits = limits
         # Not dict: finding the first key of a dict that loses its first keys takes longer and longer.
-        self.lanes: dict[Priority, OrderedDict[int, Entry[Payload]]] = {p: OrderedDict() for p in Priority}
-        self.pixels = 0
+        self.online: OrderedDict[int, Entry[Payload]] = OrderedDict()
+        self.bulk: OrderedDict[int, Entry[Payload]] = OrderedDict()
+        self.lanes = {Priority.ONLINE: self.online, Priority.BULK: self.bulk}
+        self.pixels = -1
+        self.full = limits.max_batch_size
+        """The size at which a batch of these items is full."""
 
     def __len__(self) -> int:
-        return sum(map(len, self.lanes.values()))
+        return len(self.online) + len(self.bulk)
 
     def add(self, entry: Entry[Payload]) -> None:
         self.lanes[entry.priority][entry.number] = entry
-        self.pixels = max(self.pixels, entry.pixels)
+        if entry.pixels > self.pixels:
+            self.pixels = entry.pixels
+            self.full = self._limits.full_size(entry.pixels)
 
-    def heads(self) -> Iterator[Entry[Payload]]:
-        return (next(iter(lane.values())) for lane in self.lanes.values() if lane)
+    def heads(self) -> list[Entry[Payload]]:
+        return [next(iter(lane.values())) for lane in (self.online, self.bulk) if lane]
 
     def oldest(self) -> float:
-        return min(head.arrival for head in self.heads())
+        return min([head.arrival for head in self.heads()])
 
     def first(self, size: int, leader: Priority) -> Iterator[Entry[Payload]]:
         """The next `size` items: those of the leading class, then of the other."""
@@ -193,6 +202,7 @@ class BatchQueue(Generic[Payload]):
     def __init__(self, limits: BatchLimits) -> None:
         self.limits = limits
         self.closed = False
+        self._largest = limits.size_for(limits.max_batch_size)
         self._delay = limits.max_queue_delay_ms / 1000
         self._max_age = limits.bulk_max_age_ms / 1000
         self._numbers = count()
@@ -268,7 +278,7 @@ class BatchQueue(Generic[Payload]):
         _, leader, line, reason = best
         if not idle and reason in ("delay", "online"):
             return None
-        size = self.limits.size_for(min(len(line), self.limits.full_size(line.pixels)))
+        size = self.limits.size_for(min(len(line), line.full))
         return Batch(leader.shape, tuple(line.first(size, leader.priority)), reason)
 
     def take(self, batch: Batch[Payload], now: float) -> None:
@@ -299,12 +309,17 @@ class BatchQueue(Generic[Payload]):
         return entries
 
     def _insert(self, entry: Entry[Payload]) -> None:
-        entry.number = next(self._numbers)
-        self._waiting[entry.number] = entry
+        entry.number = number = next(self._numbers)
+        entry.wanted_by = entry.arrival + self._max_age
+        self._waiting[number] = entry
         self._of_class[entry.priority] += 1
-        self._lines.setdefault(entry.shape, _Line()).add(entry)
+        line = self._lines.get(entry.shape)
+        if line is None:
+            line = self._lines[entry.shape] = _Line(self.limits)
+        line.add(entry)
         if entry.deadline is not None:
-            heappush(self._deadlines, (entry.deadline, entry.number))
+            entry.wanted_by = min(entry.wanted_by, entry.deadline)
+            heappush(self._deadlines, (entry.deadline, number))
 
     def _best(self, now: float) -> _Candidate[Payload] | None:
         """The most urgent of what is due; online that waits for company only, before bulk that does not."""
@@ -313,9 +328,7 @@ class BatchQueue(Generic[Payload]):
         if best is None or best[0][0] < Priority.BULK:
             return best
         online: Reason = "online"
-        return (
-            self._most_urgent(((line, online) for line in lines if line.lanes[Priority.ONLINE]), now) or best
-        )
+        return self._most_urgent(((line, online) for line in lines if line.online), now) or best
 
     def _most_urgent(
         self, lines: Iterable[tuple[_Line[Payload], Reason]], now: float
@@ -338,9 +351,8 @@ class BatchQueue(Generic[Payload]):
         return best is None or rank <= best[0][0]
 
     def _due(self, line: _Line[Payload], now: float) -> Reason | None:
-        full = self.limits.full_size(line.pixels)
-        if len(line) >= full:
-            return "full" if full == self.limits.size_for(self.limits.max_batch_size) else "pixels"
+        if len(line) >= line.full:
+            return "full" if line.full == self._largest else "pixels"
         if self.closed:
             return "closing"
         return "delay" if self._waited_enough_at(line) <= now else None
@@ -350,9 +362,7 @@ class BatchQueue(Generic[Payload]):
 
     def _urgency(self, entry: Entry[Payload], now: float) -> tuple[int, float, int]:
         """Smaller is sooner."""
-        aged = entry.arrival + self._max_age
-        wanted_by = aged if entry.deadline is None else min(entry.deadline, aged)
-        return (self._rank(entry, now), wanted_by, entry.number)
+        return (self._rank(entry, now), entry.wanted_by, entry.number)
 
     def _rank(self, entry: Entry[Payload], now: float) -> int:
         """The class of an item at this moment: 0 is bulk whose turn it is."""

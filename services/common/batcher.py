@@ -16,6 +16,7 @@ import logging
 import time
 from collections.abc import Callable, Coroutine, Hashable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import count
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -49,10 +50,20 @@ Output = TypeVar("Output")
 _Answers: TypeAlias = list[Completed[Output] | OcrError]
 
 
-class _Answer(asyncio.Future[Any]):
-    """Where a caller waits. Cancelling withdraws at once; a callback would come a turn of the loop late."""
+class _Call(asyncio.Future[Any]):
+    """Where a caller waits for the answers to all of its items, which come in any order.
 
-    withdraw: Callable[[], None] | None = None
+    One for a call, not for an item: a page has fifty lines, and a future for each would cost more than to
+    queue them. Cancelling withdraws at once; a callback would come a turn of the loop late.
+    """
+
+    def __init__(self, items: int) -> None:
+        super().__init__()
+        self.withdraw: Callable[[], None] | None = None
+        self._answers: list[Any] = [None] * items
+        self._missing = items
+        if not items:
+            self.set_result([])
 
     def cancel(self, msg: Any = None) -> bool:
         withdraw, self.withdraw = self.withdraw, None
@@ -60,16 +71,27 @@ class _Answer(asyncio.Future[Any]):
             withdraw()
         return super().cancel(msg)
 
-    def give(self, answer: object) -> None:
-        self.withdraw = None  # it refers to the item, which can be large
-        if not self.done():
-            self.set_result(answer)
+    def give(self, index: int, answer: object) -> None:
+        """The first answer to an item counts."""
+        if self._answers[index] is None:
+            self._answers[index] = answer
+            self._missing -= 1
+            if not self._missing:
+                self.withdraw = None  # it refers to the items, which can be large
+                if not self.done():
+                    self.set_result(self._answers)
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class _Waiter(Generic[Item]):
+    """An item of a call, and which one it is."""
+
     request: Request[Item]
-    answer: _Answer
+    call: _Call
+    index: int
+
+    def give(self, answer: object) -> None:
+        self.call.give(self.index, answer)
 
 
 class _Proposal(Generic[Item]):
@@ -96,9 +118,11 @@ class _Run(Generic[Item]):
         self.model_ms = 0.0
         self.error: str | None = None
 
-    def queue_ms(self) -> list[float]:
-        waits = ((self.started - entry.arrival) * 1000 - self.prepare_ms for entry in self.batch.entries)
-        return [max(wait, 0.0) for wait in waits]
+    @cached_property
+    def queue_ms(self) -> tuple[float, ...]:
+        """Asked for once the batch has been prepared."""
+        before = self.started - self.prepare_ms / 1000
+        return tuple([max((before - entry.arrival) * 1000, 0.0) for entry in self.batch.entries])
 
     def facts(self) -> BatchFacts:
         batch = self.batch
@@ -108,11 +132,11 @@ class _Run(Generic[Item]):
             size=len(batch.entries),
             pixels=batch.pixels,
             reason=batch.reason,
-            queue_ms=tuple(self.queue_ms()),
+            queue_ms=self.queue_ms,
             prepare_ms=self.prepare_ms,
             model_ms=self.model_ms,
-            contexts=tuple(entry.payload.request.context for entry in batch.entries),
-            priorities=tuple(entry.priority for entry in batch.entries),
+            contexts=tuple([entry.payload.request.context for entry in batch.entries]),
+            priorities=tuple([entry.priority for entry in batch.entries]),
             error=self.error,
         )
 
@@ -193,8 +217,8 @@ class Batcher(Generic[Item, Output]):
         answered with DeadlineExceeded. Cancelling the caller withdraws whatever still waits. What runs
         already goes on: it costs the model, and an answer that comes after the deadline is still given.
         """
-        answers = self._admit(requests, priority, deadline)
-        return await asyncio.gather(*answers)
+        answers: _Answers[Output] = await self._admit(requests, priority, deadline)
+        return answers
 
     def start(self) -> None:
         """Begins to run what was and will be submitted."""
@@ -221,33 +245,30 @@ class Batcher(Generic[Item, Output]):
         self._running.clear()  # a task that was cancelled before its first step did not do so
         self._proposal = None
 
-    def _admit(
-        self, requests: Sequence[Request[Item]], priority: Priority, deadline: float | None
-    ) -> list[_Answer]:
+    def _admit(self, requests: Sequence[Request[Item]], priority: Priority, deadline: float | None) -> _Call:
         now = self._clock()
-        entries = [self._entry(request, priority, now, deadline) for request in requests]
+        call = _Call(len(requests))
+        entries = [
+            Entry(_Waiter(request, call, index), request.shape, request.pixels, priority, now, deadline)
+            for index, request in enumerate(requests)
+        ]
         if deadline is not None and deadline <= now:
             self._answer_as_expired(entries, now)
         else:
             self.check_room(len(entries), priority)
             self._queue.add(*entries)
+            call.withdraw = lambda: self._withdraw(entries)
             self._wake.set()
-        return [entry.payload.answer for entry in entries]
+        return call
 
-    def _entry(
-        self, request: Request[Item], priority: Priority, now: float, deadline: float | None
-    ) -> Entry[_Waiter[Item]]:
-        answer = _Answer()
-        waiter = _Waiter(request, answer)
-        entry = Entry(waiter, request.shape, request.pixels, priority, now, deadline)
-        answer.withdraw = lambda: self._withdraw(entry)
-        return entry
-
-    def _withdraw(self, entry: Entry[_Waiter[Item]]) -> None:
-        if self._queue.remove(entry):
+    def _withdraw(self, entries: Sequence[Entry[_Waiter[Item]]]) -> None:
+        """What still waits of a call. All of its items have the same deadline."""
+        left = sum([self._queue.remove(entry) for entry in entries])
+        if left:
             # gRPC cancels a call whose deadline has passed, perhaps a moment before the dispatcher looks.
-            late = entry.deadline is not None and entry.deadline <= self._clock()
-            self._tell(lambda observer: observer.on_drop("expired" if late else "cancelled", 1))
+            deadline = entries[0].deadline
+            late = deadline is not None and deadline <= self._clock()
+            self._tell(lambda observer: observer.on_drop("expired" if late else "cancelled", left))
             self._wake.set()
 
     async def _serve(self) -> None:
@@ -287,7 +308,7 @@ class Batcher(Generic[Item, Output]):
         for entry in entries:
             waited_ms = round((now - entry.arrival) * 1000)
             error = DeadlineExceeded(f"The deadline passed after {waited_ms} ms in the queue.")
-            entry.payload.answer.give(error)
+            entry.payload.give(error)
         self._tell(lambda observer: observer.on_drop("expired", len(entries)))
 
     def _begin_batches(self, now: float) -> None:
@@ -346,7 +367,7 @@ class Batcher(Generic[Item, Output]):
         else:
             answers = self._completed(run, outcome)
         for entry, answer in zip(run.batch.entries, answers, strict=True):
-            entry.payload.answer.give(answer)
+            entry.payload.give(answer)
         self._tell(lambda observer: observer.on_batch(run.facts()))
         del self._running[run]
         self._wake.set()
@@ -365,7 +386,7 @@ class Batcher(Generic[Item, Output]):
             output
             if isinstance(output, OcrError)
             else Completed(output, queue_ms, run.model_ms, len(outputs), run.batch_id)
-            for output, queue_ms in zip(outputs, run.queue_ms(), strict=True)
+            for output, queue_ms in zip(outputs, run.queue_ms, strict=True)
         ]
 
     def _failed(self, run: _Run[Item], error: BaseException) -> _Answers[Output]:
@@ -380,7 +401,7 @@ class Batcher(Generic[Item, Output]):
         self._queue.close()
         running = [entry for run in self._running for entry in run.batch.entries]
         for entry in [*self._queue.clear(), *running]:
-            entry.payload.answer.give(_copy_for_caller(error))
+            entry.payload.give(_copy_for_caller(error))
         self._wake.set()
 
     def _tell(self, what: Callable[[BatchObserver], None]) -> None:
