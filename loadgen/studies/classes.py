@@ -160,7 +160,7 @@ def dropped_between(before: Mapping[str, Metrics], after: Mapping[str, Metrics])
 
 def bulk_between(before: Mapping[str, Metrics], after: Mapping[str, Metrics]) -> dict[str, int]:
     """Items of bulk that ran, by stage."""
-    name = "ocr_queue_wait_seconds_count"
+    name = "ocr_batch_items_total"
     return {
         stage: round(difference(before[stage], after[stage], name, stage=stage, priority="bulk"))
         for stage in STAGES

@@ -18,6 +18,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from opentelemetry.trace import SpanContext
 
 from services.common.batch_contract import Completed, Request, RunOutput
 from services.common.batch_queue import BatchLimits, Priority
@@ -38,7 +39,7 @@ from services.common.models import ModelFiles, Role, resolve
 from services.common.pb import ocr_pb2 as pb
 from services.common.predictor import Batch, PredictorHost, PredictorResult
 from services.common.settings import BatchSettings, EngineSettings
-from services.common.telemetry import METRICS, BatchTelemetry, observe, rider
+from services.common.telemetry import METRICS, BatchTelemetry, Rider, observe, recorded_span
 
 log = logging.getLogger(__name__)
 
@@ -203,13 +204,14 @@ class ServedModel:
         While a predictor restarts, work is accepted and waits.
         """
         self.check_open(0, priority)
-        requests = [self._request(image) for image in images]
+        span = recorded_span()
+        requests = [self._request(image, span) for image in images]
         return await self._batcher.submit_all(requests, priority=priority, deadline=deadline)
 
-    def _request(self, image: Image) -> Request[Image]:
-        height, width = image.shape[:2]
+    def _request(self, image: Image, span: SpanContext | None) -> Request[Image]:
+        height, width, _ = image.shape
         canvas = self._canvas(height, width)
-        return Request(image, canvas, canvas[0] * canvas[1], rider(height * width))
+        return Request(image, canvas, canvas[0] * canvas[1], Rider(span, height * width))
 
     async def in_thread(
         self, work: Callable[Parameters, Returned], *args: Parameters.args, **kwargs: Parameters.kwargs

@@ -16,9 +16,9 @@ import os
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import prometheus_client
 from opentelemetry import metrics, propagate, trace
@@ -33,7 +33,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter, SpanExporter
 from opentelemetry.trace import Link, SpanContext, SpanKind
 
-from services.common.batcher import BatchFacts
+from services.common.batcher import BatchFacts, Priority
 
 SCOPE = "ocr-serving"
 tracer = trace.get_tracer(SCOPE)
@@ -53,7 +53,11 @@ def _seconds(name: str, text: str) -> metrics.Histogram:
 class METRICS:
     """Every metric of the pipeline, a sentence each. `stage` is gateway, detector or recognizer."""
 
-    queue_wait = _seconds("ocr.queue.wait", "Time of an item in the batch queue, by stage and priority.")
+    queue_wait = _seconds(
+        "ocr.queue.wait",
+        "Time in the batch queue, by stage and priority: of the items of a batch that came together once.",
+    )
+    items = _meter.create_counter("ocr.batch.items", "{item}", "Items in batches, by stage and priority.")
     batch_size = _meter.create_histogram(
         "ocr.batch.size", "{item}", "Items in a batch, by stage.", explicit_bucket_boundaries_advisory=_SIZES
     )
@@ -243,18 +247,27 @@ def extract(pairs: Iterable[tuple[str, str | bytes]]) -> Context:
     return propagate.extract(carrier)
 
 
-@dataclass(frozen=True)
-class Rider:
+class Rider(NamedTuple):
     """What a queued item carries for telemetry: its request's span, if recorded, and its true pixels."""
 
     span: SpanContext | None
     valid_pixels: int
 
 
-def rider(valid_pixels: int) -> Rider:
-    """A rider of the current span."""
+def recorded_span() -> SpanContext | None:
+    """The current span for the `Rider`s of a call; None when it is not recorded."""
     span = trace.get_current_span()
-    return Rider(span.get_span_context() if span.is_recording() else None, valid_pixels)
+    return span.get_span_context() if span.is_recording() else None
+
+
+def _waits(facts: BatchFacts) -> list[tuple[SpanContext, float]]:
+    """Each recorded request with items in the batch, and the longest wait of these."""
+    waits: dict[int, tuple[SpanContext, float]] = {}
+    for context, queue_ms in zip(facts.contexts, facts.queue_ms, strict=True):
+        if isinstance(context, Rider) and context.span is not None:
+            _, longest = waits.get(context.span.span_id, (context.span, 0.0))
+            waits[context.span.span_id] = (context.span, max(longest, queue_ms))
+    return list(waits.values())
 
 
 class BatchTelemetry:
@@ -262,6 +275,9 @@ class BatchTelemetry:
 
     def __init__(self, stage: str) -> None:
         self._stage = {"stage": stage}
+        self._of_class = {
+            priority: self._stage | {"priority": priority.name.lower()} for priority in Priority
+        }
         self._name = f"{stage} batch"
 
     def on_drop(self, kind: Literal["expired", "cancelled"], count: int = 1) -> None:
@@ -276,22 +292,20 @@ class BatchTelemetry:
         """A batch has ended, well or not."""
         riders = [context for context in facts.contexts if isinstance(context, Rider)]
         self._count(facts, riders)
-        waits: dict[int, tuple[SpanContext, float]] = {}
-        for context, queue_ms in zip(facts.contexts, facts.queue_ms, strict=True):
-            if isinstance(context, Rider) and context.span is not None:
-                _, longest = waits.get(context.span.span_id, (context.span, 0.0))
-                waits[context.span.span_id] = (context.span, max(longest, queue_ms))
-        if waits:
-            self._trace(facts, list(waits.values()))
+        if any([rider.span is not None for rider in riders]):
+            self._trace(facts, _waits(facts))
 
     def _count(self, facts: BatchFacts, riders: Sequence[Rider]) -> None:
+        """A record costs as much as to queue an item, so there is one for what several items share."""
         METRICS.batches.add(1, self._stage | {"reason": facts.reason})
         METRICS.batch_size.record(facts.size, self._stage)
         METRICS.model.record(facts.model_ms / 1000, self._stage)
         METRICS.prepare.record(facts.prepare_ms / 1000, self._stage)
-        for wait, priority in zip(facts.queue_ms, facts.priorities, strict=True):
-            METRICS.queue_wait.record(wait / 1000, self._stage | {"priority": priority.name.lower()})
-        valid = sum(r.valid_pixels for r in riders)
+        for priority, wait in set(zip(facts.priorities, facts.queue_ms, strict=True)):
+            METRICS.queue_wait.record(wait / 1000, self._of_class[priority])
+        for priority, items in Counter(facts.priorities).items():
+            METRICS.items.add(items, self._of_class[priority])
+        valid = sum([rider.valid_pixels for rider in riders])
         METRICS.pixels.add(valid, self._stage | {"kind": "valid"})
         METRICS.pixels.add(max(facts.pixels - valid, 0), self._stage | {"kind": "padding"})
 

@@ -35,7 +35,7 @@ def facts(**changes) -> BatchFacts:
 def test_without_a_collector_no_span_is_recorded() -> None:
     with telemetry.tracer.start_as_current_span("anything") as span:
         assert not span.is_recording()
-        assert telemetry.rider(10) == telemetry.Rider(None, 10)
+        assert telemetry.recorded_span() is None
 
 
 def test_a_trace_context_survives_kafka_headers_and_grpc_metadata() -> None:
@@ -73,11 +73,11 @@ def test_the_facts_of_a_batch_become_metrics() -> None:
 import urllib.request
 from types import SimpleNamespace
 from services.common import telemetry
-from tests.common.test_telemetry import facts
+from tests.common.test_telemetry import Priority, facts
 settings = SimpleNamespace(host="127.0.0.1", metrics_port=0, log_level="info", log_format="json")
 running = telemetry.setup("recognizer", settings)
 observer = telemetry.BatchTelemetry("recognizer")
-observer.on_batch(facts())
+observer.on_batch(facts(contexts=(telemetry.Rider(None, 100),) * 3, queue_ms=(1.0, 2.0, 2.0), priorities=(Priority.ONLINE, Priority.BULK, Priority.BULK)))
 observer.on_drop("expired", 3)
 observer.on_refuse(4)
 telemetry.observe("ocr.queue.depth", "{item}", "Items that wait.", lambda: [(5, {"stage": "recognizer"})])
@@ -90,10 +90,14 @@ running.shutdown()
         if line.startswith("ocr_"):
             name, value = line.rsplit(" ", 1)
             rows[
-                name.split("{")[0], *(w for w in ("valid", "padding", "expired", "refused") if w in name)
+                name.split("{")[0],
+                *(w for w in ("valid", "padding", "expired", "refused", "online", "bulk") if w in name),
             ] = float(value)
     assert rows["ocr_batch_size_sum",] == 2
     assert rows["ocr_batches_total",] == 1
+    assert (rows["ocr_batch_items_total", "online"], rows["ocr_batch_items_total", "bulk"]) == (1, 2)
+    assert rows["ocr_queue_wait_seconds_count", "bulk"] == 1, "two that came together"
+    assert rows["ocr_queue_wait_seconds_sum", "bulk"] == 0.002
     assert rows["ocr_batch_pixels_total", "valid"] == 300
     assert rows["ocr_batch_pixels_total", "padding"] == 2 * 48 * 320 - 300
     assert rows["ocr_items_dropped_total", "expired"] == 3

@@ -65,7 +65,7 @@ def test_dropped_items_are_counted_by_stage_and_kind_as_a_difference():
 
 
 def test_bulk_items_are_counted_apart_from_online_ones():
-    row = 'ocr_queue_wait_seconds_count{{stage="detector",priority="{}"}} {}\n'.format
+    row = 'ocr_batch_items_total{{stage="detector",priority="{}"}} {}\n'.format
     after = metrics(row("bulk", 7.0) + row("online", 90.0), "")
     assert bulk_between(metrics(row("bulk", 4.0), ""), after) == {"detector": 3, "recognizer": 0}
 
