@@ -292,8 +292,8 @@ class BatchTelemetry:
         """A batch has ended, well or not."""
         riders = [context for context in facts.contexts if isinstance(context, Rider)]
         self._count(facts, riders)
-        if any([rider.span is not None for rider in riders]):
-            self._trace(facts, _waits(facts))
+        if waits := _waits(facts):
+            self._trace(facts, waits)
 
     def _count(self, facts: BatchFacts, riders: Sequence[Rider]) -> None:
         """A record costs as much as to queue an item, so there is one for what several items share."""

@@ -15,6 +15,14 @@ from services.common.batcher import BatchFacts
 TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
+THREE = {
+    "contexts": (telemetry.Rider(None, 100),) * 3,
+    "queue_ms": (1.0, 2.0, 2.0),
+    "priorities": (Priority.ONLINE, Priority.BULK, Priority.BULK),
+}
+KINDS = ("valid", "padding", "expired", "refused", "online", "bulk")
+
+
 def facts(**changes) -> BatchFacts:
     known = {
         "batch_id": 1,
@@ -73,11 +81,11 @@ def test_the_facts_of_a_batch_become_metrics() -> None:
 import urllib.request
 from types import SimpleNamespace
 from services.common import telemetry
-from tests.common.test_telemetry import Priority, facts
+from tests.common.test_telemetry import THREE, facts
 settings = SimpleNamespace(host="127.0.0.1", metrics_port=0, log_level="info", log_format="json")
 running = telemetry.setup("recognizer", settings)
 observer = telemetry.BatchTelemetry("recognizer")
-observer.on_batch(facts(contexts=(telemetry.Rider(None, 100),) * 3, queue_ms=(1.0, 2.0, 2.0), priorities=(Priority.ONLINE, Priority.BULK, Priority.BULK)))
+observer.on_batch(facts(**THREE))
 observer.on_drop("expired", 3)
 observer.on_refuse(4)
 telemetry.observe("ocr.queue.depth", "{item}", "Items that wait.", lambda: [(5, {"stage": "recognizer"})])
@@ -91,7 +99,7 @@ running.shutdown()
             name, value = line.rsplit(" ", 1)
             rows[
                 name.split("{")[0],
-                *(w for w in ("valid", "padding", "expired", "refused", "online", "bulk") if w in name),
+                *(w for w in KINDS if w in name),
             ] = float(value)
     assert rows["ocr_batch_size_sum",] == 2
     assert rows["ocr_batches_total",] == 1
