@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.studies.ladders import Row, batches, distance, errors, geometric, judge, ladder
+from loadgen.studies.ladders import Row, batches, difference, distance, edits_of, geometric, judge, ladder
 
 
 @given(
@@ -41,14 +41,24 @@ def test_the_distance_counts_edits(one, other, edits):
     assert distance(one, other) == distance(other, one) == edits
 
 
-def test_errors_count_characters_without_case_and_spaces():
-    assert errors(["TOTAL 10.00", "a"], ["total10.0O", "b"]) == (pytest.approx(100 * 2 / 11), 0.0)
-    assert errors(["A B"], ["ab"]) == (0.0, 1.0)
+def test_edits_do_not_count_case_and_spaces():
+    assert edits_of(["TOTAL 10.00", "a", "A B"], ["total10.0O", "b", "ab"]) == (1, 1, 0)
 
 
-def test_our_padding_is_judged_against_theirs_for_each_model_set():
-    def row(models, padding, cer):
-        return Row(models, padding, None, 1.0, cer, 1.0, None)
+def test_a_difference_comes_with_the_error_of_the_sample():
+    assert difference([1, 0, 2, 0], [1, 0, 2, 0]) == (0, 0.0)
+    more, error = difference([1, 0, 0, 0], [0, 0, 0, 1])
+    assert more == 0
+    assert error == pytest.approx(1.96 * 2**0.5)
 
-    rows = [row("a", "ours", 1.0), row("a", "theirs", 1.0), row("b", "ours", 2.1), row("b", "theirs", 2.0)]
-    assert [verdict.holds for verdict in judge(rows, "ours", "theirs")] == [True, False]
+
+def test_our_padding_is_judged_against_theirs_for_each_model_set_within_the_error_of_the_sample():
+    def row(models, padding, *edits):
+        return Row(models, padding, None, 1.0, 1.0, 1.0, None, edits)
+
+    rows = [
+        *(row("a", "ours", 1, 0, 0), row("a", "theirs", 0, 0, 1)),
+        *(row("b", "ours", 1, 0, 0, 0), row("b", "theirs", 0, 0, 0, 0)),
+        *(row("c", "ours", *[1] * 9, 0), row("c", "theirs", *[0] * 10)),
+    ]
+    assert [verdict.holds for verdict in judge(rows, "ours", "theirs")] == [True, True, False]
