@@ -92,12 +92,12 @@ def _corners(centre: Sequence[float], sides: tuple[float, float], angle: float) 
 def mean_inside(probability: Floats, corners: Floats) -> float:
     """Mean of the map over the pixels of a quad `(4, 2)`; the part outside of the map does not count."""
     pixels = np.rint(corners).astype(np.int32)
-    columns, rows = pixels.T.tolist()
+    x, y, width, height = cv2.boundingRect(pixels)
     bottom_edge, right_edge = probability.shape[0] - 1, probability.shape[1] - 1
-    left, right = min(max(min(columns), 0), right_edge), min(max(max(columns), 0), right_edge)
-    top, bottom = min(max(min(rows), 0), bottom_edge), min(max(max(rows), 0), bottom_edge)
+    left, right = min(max(x, 0), right_edge), min(max(x + width - 1, 0), right_edge)
+    top, bottom = min(max(y, 0), bottom_edge), min(max(y + height - 1, 0), bottom_edge)
     mask = np.zeros((bottom - top + 1, right - left + 1), dtype=np.uint8)
-    cv2.fillPoly(mask, [pixels - (left, top)], (1,))
+    cv2.fillPoly(mask, [pixels], (1,), offset=(-left, -top))
     return float(cv2.mean(probability[top : bottom + 1, left : right + 1], mask)[0])
 
 

@@ -74,8 +74,7 @@ class DetectorService(ocr_pb2_grpc.DetectorServicer):
 
     def _find(self, output: NDArray[np.float32], page: Image, source: Size) -> list[pb.DetectedLine]:
         height, width = page.shape[:2]
-        probability = np.ascontiguousarray(output[0, :height, :width])
-        return [_message(line) for line in find_lines(probability, source, self._rules)]
+        return [_message(line) for line in find_lines(output[0, :height, :width], source, self._rules)]
 
 
 def _named_size(request: pb.DetectRequest) -> Size | None:
@@ -95,5 +94,8 @@ def _named_size(request: pb.DetectRequest) -> Size | None:
 
 
 def _message(line: FoundLine) -> pb.DetectedLine:
-    points = [pb.Point(x=x, y=y) for x, y in line.points.tolist()]
-    return pb.DetectedLine(quad=pb.Quad(points=points), score=line.score)
+    message = pb.DetectedLine(score=line.score)
+    points = message.quad.points
+    for x, y in line.points.tolist():
+        points.add(x=x, y=y)  # in its place: a message that is put into another is copied
+    return message
