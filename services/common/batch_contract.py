@@ -21,6 +21,8 @@ class RunOutput(Generic[OutputOut]):
 
     outputs: Sequence[OutputOut | OcrError]
     model_ms: float
+    model_cpu_ms: float = 0.0
+    """Processor time of all threads inside the model."""
 
 
 class BatchRunner(Protocol[ItemIn, OutputOut]):
@@ -53,6 +55,7 @@ class BatchFacts:
     model_ms: float
     contexts: tuple[object, ...]
     priorities: tuple[Priority, ...]
+    model_cpu_ms: float
     error: str | None
     """Why the batch failed as a whole; None when its items were answered one by one."""
 

@@ -116,6 +116,7 @@ class _Run(Generic[Item]):
         self.started = started
         self.prepare_ms = 0.0
         self.model_ms = 0.0
+        self.model_cpu_ms = 0.0
         self.error: str | None = None
 
     @cached_property
@@ -137,6 +138,7 @@ class _Run(Generic[Item]):
             model_ms=self.model_ms,
             contexts=tuple([entry.payload.request.context for entry in batch.entries]),
             priorities=tuple([entry.priority for entry in batch.entries]),
+            model_cpu_ms=self.model_cpu_ms,
             error=self.error,
         )
 
@@ -281,9 +283,12 @@ class Batcher(Generic[Item, Output]):
     async def _dispatch(self) -> None:
         """Ends when the queue is closed and the last batch has ended."""
         loop = asyncio.get_running_loop()
-        while not self._queue.closed or self._queue or self._proposal or self._running:
+        while True:
             self._wake.clear()
             wake_at = self._advance()
+            # Asked last: dropping a proposal whose items have all expired may have been the end.
+            if self._queue.closed and not (self._queue or self._proposal or self._running):
+                return
             delay = None if wake_at is None else max(wake_at - self._clock(), 0.0)
             timer = None if delay is None else loop.call_later(delay, self._wake.set)
             await self._wake.wait()
@@ -375,7 +380,7 @@ class Batcher(Generic[Item, Output]):
     async def _run(self, run: _Run[Item]) -> Sequence[Output | OcrError]:
         prepared, run.prepare_ms = await run.preparation
         output = await self._runner.run(prepared)
-        run.model_ms = output.model_ms
+        run.model_ms, run.model_cpu_ms = output.model_ms, output.model_cpu_ms
         expected = len(run.batch.entries)
         if len(output.outputs) != expected:
             raise Internal(f"BUG: the runner returned {len(output.outputs)} outputs for {expected} items.")

@@ -77,7 +77,7 @@ class PredictorPool:
         self.hosts = tuple(hosts)
         self._canvas = canvas
         self._free = list(self.hosts)
-        self._returned = asyncio.Condition()
+        self._returned = asyncio.Event()
 
     async def prepare(self, items: Sequence[Image]) -> Batch:
         """The images of a batch with their canvas. Nothing is copied until they run, and then once."""
@@ -90,16 +90,16 @@ class PredictorPool:
         try:
             result = await host.run(prepared)
         finally:
-            await self._give(host)
-        return RunOutput(result.items, result.model_ms)
+            self._free.append(host)
+            self._returned.set()
+        return RunOutput(result.items, result.model_ms, result.cpu_ms)
 
     async def _take(self) -> Host:
-        async with self._returned:
-            await self._returned.wait_for(lambda: self._next() is not None)
-            host = self._next()
-            assert host is not None
-            self._free.remove(host)
-            return host
+        while (host := self._next()) is None:
+            self._returned.clear()
+            await self._returned.wait()
+        self._free.remove(host)
+        return host
 
     def _next(self) -> Host | None:
         """A ready host before one that restarts; one that has failed only when all have."""
@@ -108,11 +108,6 @@ class PredictorPool:
             return next((host for host in usable if host.ready), usable[0])
         all_failed = all(host.state == "failed" for host in self.hosts)
         return self._free[0] if all_failed and self._free else None
-
-    async def _give(self, host: Host) -> None:
-        async with self._returned:
-            self._free.append(host)
-            self._returned.notify_all()
 
     async def close(self) -> None:
         """End the predictor processes."""

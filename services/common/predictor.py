@@ -91,11 +91,13 @@ class Batch:
 class PredictorResult:
     """One answer for each item of the batch, in order: its outputs without the batch axis, or its failure.
 
-    `model_ms` is the time inside the engine; after a failure, of all that ran again.
+    `model_ms` is the time inside the engine, `cpu_ms` what all of its threads spent of a processor meanwhile;
+    after a failure, of all that ran again.
     """
 
     items: list[Outputs | PredictorFailed]
     model_ms: float
+    cpu_ms: float = 0.0
 
 
 class PredictorHost:
@@ -208,29 +210,29 @@ class PredictorHost:
 
     def _run(self, batch: Batch) -> PredictorResult:
         try:
-            outputs, model_ms = self._attempt(batch)
+            outputs, done = self._attempt(batch)
         except _BatchError as error:
             if len(batch) == 1 and not isinstance(error, _WorkerDied):
                 log.warning("a batch of one failed: %s", error)
                 return PredictorResult([_failed_alone(error)], 0.0)
             log.warning("batch of %d failed, running its items one by one: %s", len(batch), error)
             return self._run_one_by_one(batch)
-        return PredictorResult(_split(outputs, len(batch)), model_ms)
+        return PredictorResult(_split(outputs, len(batch)), done.model_ms, done.cpu_ms)
 
     def _run_one_by_one(self, batch: Batch) -> PredictorResult:
         items: list[Outputs | PredictorFailed] = []
-        total_ms = 0.0
+        model_ms = cpu_ms = 0.0
         for index in range(len(batch)):
             try:
-                outputs, model_ms = self._attempt(batch.alone(index))
+                outputs, done = self._attempt(batch.alone(index))
                 items += _split(outputs, 1)
-                total_ms += model_ms
+                model_ms, cpu_ms = model_ms + done.model_ms, cpu_ms + done.cpu_ms
             except _BatchError as error:
                 log.warning("item %d of %d failed alone: %s", index, len(batch), error)
                 items.append(_failed_alone(error))
-        return PredictorResult(items, total_ms)
+        return PredictorResult(items, model_ms, cpu_ms)
 
-    def _attempt(self, batch: Batch) -> tuple[Outputs, float]:
+    def _attempt(self, batch: Batch) -> tuple[Outputs, Done]:
         worker = self._living_worker()
         self._run_since = time.monotonic()
         try:
@@ -404,7 +406,7 @@ class _Worker:
         assert isinstance(answer, Ready)
         return answer
 
-    def run(self, batch: Batch, timeout_s: float) -> tuple[Outputs, float]:
+    def run(self, batch: Batch, timeout_s: float) -> tuple[Outputs, Done]:
         try:
             request = _lay(batch, self._inputs)
         except OSError as error:
@@ -413,7 +415,7 @@ class _Worker:
         if isinstance(answer, Failed):
             raise _EngineRaised(answer.reason)
         assert isinstance(answer, Done)
-        return tuple(array.copy() for array in self._outputs.read(answer.outputs)), answer.model_ms
+        return tuple([array.copy() for array in self._outputs.read(answer.outputs)]), answer
 
     def _ask(self, message: object, timeout_s: float) -> object:
         try:

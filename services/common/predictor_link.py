@@ -57,10 +57,11 @@ class Ready:
 
 @dataclass(frozen=True)
 class Done:
-    """Worker to host: the outputs lie there, the engine took so long."""
+    """Worker to host: the outputs lie there, the engine took so long and so much processor time."""
 
     outputs: tuple[Place, ...]
     model_ms: float
+    cpu_ms: float
 
 
 @dataclass(frozen=True)

@@ -67,6 +67,9 @@ class METRICS:
     )
     prepare = _seconds("ocr.batch.prepare.duration", "Time of preparing a batch, by stage.")
     model = _seconds("ocr.model.duration", "Time of the model for a batch, by stage.")
+    model_cpu = _meter.create_counter(
+        "ocr.model.cpu", "s", "Processor time of all threads inside the model, by stage."
+    )
     dropped = _meter.create_counter(
         "ocr.items.dropped",
         "{item}",
@@ -300,6 +303,7 @@ class BatchTelemetry:
         METRICS.batches.add(1, self._stage | {"reason": facts.reason})
         METRICS.batch_size.record(facts.size, self._stage)
         METRICS.model.record(facts.model_ms / 1000, self._stage)
+        METRICS.model_cpu.add(facts.model_cpu_ms / 1000, self._stage)
         METRICS.prepare.record(facts.prepare_ms / 1000, self._stage)
         for priority, wait in set(zip(facts.priorities, facts.queue_ms, strict=True)):
             METRICS.queue_wait.record(wait / 1000, self._of_class[priority])

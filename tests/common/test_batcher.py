@@ -89,7 +89,7 @@ class FakeRunner:
         if "run is cancelled" in items:
             raise asyncio.CancelledError
         outputs = [CorruptInput(f"{i}") if i == "bad item" else i * 2 for i in items if i != "lost"]
-        return RunOutput(outputs, self.run_s * 1000)
+        return RunOutput(outputs, self.run_s * 1000, 2 * self.run_s * 1000)
 
 
 @dataclass

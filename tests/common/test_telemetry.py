@@ -35,6 +35,7 @@ def facts(**changes) -> BatchFacts:
         "model_ms": 5.0,
         "contexts": (telemetry.Rider(None, 100), telemetry.Rider(None, 200)),
         "priorities": (Priority.ONLINE, Priority.BULK),
+        "model_cpu_ms": 8.0,
         "error": None,
     }
     return BatchFacts(**known | changes)
@@ -112,5 +113,6 @@ running.shutdown()
     assert rows["ocr_items_dropped_total", "refused"] == 4
     assert rows["ocr_queue_depth",] == 5
     assert rows["ocr_model_duration_seconds_sum",] == 0.005
+    assert rows["ocr_model_cpu_seconds_total",] == 0.008
     assert 'reason="full"' in shown
     assert 'priority="bulk"' in shown
