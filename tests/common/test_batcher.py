@@ -564,6 +564,7 @@ async def test_the_facts_of_a_batch_say_who_rode_in_it_and_why_it_left() -> None
             model_ms=RUN * 1000,
             contexts=("a", "b"),
             priorities=(ONLINE, BULK),
+            model_cpu_ms=2 * RUN * 1000,
             error=None,
         )
 
@@ -605,6 +606,15 @@ async def test_drain_refuses_new_work_and_finishes_what_was_accepted_without_del
         assert [a.output for a in await page if isinstance(a, Completed)] == [2 * i for i in range(9)]
         assert (bench.batcher.depth, bench.batcher.in_flight) == (0, 0)
         assert [f.reason for f in bench.watcher.facts] == ["full", "full", "closing"]
+
+
+@scenario
+async def test_drain_ends_when_all_that_waits_expires_while_it_is_prepared() -> None:
+    async with Bench() as bench:
+        calls = [bench.submit(1, within=PREPARE / 2) for _ in range(LIMITS.max_batch_size)]
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+        await bench.batcher.drain()
+        assert {type(answer) for answer in answers} == {DeadlineExceeded}
 
 
 @scenario
