@@ -1,8 +1,10 @@
 """The first lines of each service's process: read the settings, serve, leave with an exit status."""
 
 import asyncio
+import ctypes
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 import cv2
@@ -12,6 +14,10 @@ from services.common.settings import ServerSettings, load
 
 S = TypeVar("S", bound=ServerSettings)
 
+_MALLOC_OPTIONS = {-8: 2, -3: 256 << 10, -1: 128 << 10}
+"""For glibc: M_ARENA_MAX, M_MMAP_THRESHOLD and M_TRIM_THRESHOLD in bytes. Left to itself it keeps an arena
+for each thread and ever larger blocks in them, so that memory creeps upwards over thousands of pages."""
+
 
 def run(kind: type[S], serve: Callable[[S], Awaitable[int]], argv: Sequence[str] | None, *, prog: str) -> int:
     """Serve with the settings in `argv`, None for those of the command line; the exit status.
@@ -19,6 +25,7 @@ def run(kind: type[S], serve: Callable[[S], Awaitable[int]], argv: Sequence[str]
     What the operator has to put right is one sentence on standard error, and status 1.
     """
     settings = load(kind, sys.argv[1:] if argv is None else argv, prog=prog)
+    _give_memory_back()
     # Images are worked on side by side in threads; more threads inside of each would only get in the way.
     cv2.setNumThreads(1)
 
@@ -30,3 +37,11 @@ def run(kind: type[S], serve: Callable[[S], Awaitable[int]], argv: Sequence[str]
     except SetupError as error:
         print(f"{prog}: {error}", file=sys.stderr)  # noqa: T201
         return 1
+
+
+def _give_memory_back() -> None:
+    """Have pages that were freed return to the system, where the allocator can be told to."""
+    with suppress(OSError, AttributeError):  # another C library has its own ways
+        mallopt = ctypes.CDLL(None).mallopt
+        for option, value in _MALLOC_OPTIONS.items():
+            mallopt(option, value)

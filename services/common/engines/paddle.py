@@ -166,9 +166,9 @@ class PaddleEngine:
 
     def __init__(self, spec: EngineSpec) -> None:
         self._model = model_of(spec)
-        if self._model.format == "onnx":
+        if self._model.format not in ("paddle", "pir"):
             raise EngineUnavailable(
-                f"engine paddle cannot read {self._model.model}, which is ONNX;"
+                f"engine paddle cannot read {self._model.model}, which is {self._model.format};"
                 f" give it one of {sets_for('paddle')}, or use engine openvino"
             )
         paddle = import_library("paddle", "paddle")
