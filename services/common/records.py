@@ -12,6 +12,9 @@ three things made for people who read results with ordinary tools:
 
 import base64
 import json
+from collections.abc import Callable
+from functools import cache, partial
+from operator import attrgetter
 from typing import Any, cast
 
 from google.protobuf import json_format
@@ -35,36 +38,55 @@ FLOAT_DIGITS = 7
 
 def to_dict(message: Message) -> dict[str, Any]:
     """The JSON form of `message` as plain Python values."""
-    fields = cast("list[FieldDescriptor]", message.DESCRIPTOR.fields)
-    return {field.name: _field(message, field) for field in fields if _shown(message, field)}
+    return {
+        name: read(message)
+        for name, in_oneof, read in _plan(cast("Descriptor", message.DESCRIPTOR))
+        if not in_oneof or message.HasField(name)  # a member of a `oneof` appears only when it is set
+    }
 
 
-def _shown(message: Message, field: FieldDescriptor) -> bool:
-    """A member of a `oneof` appears only when it is the one that is set."""
-    return field.containing_oneof is None or message.HasField(field.name)
+_Read = Callable[[Message], Any]
+"""From a message to the JSON form of one of its fields."""
 
 
-def _field(message: Message, field: FieldDescriptor) -> Any:
-    value = getattr(message, field.name)
+@cache
+def _plan(kind: Descriptor) -> tuple[tuple[str, bool, _Read], ...]:
+    """For each field of a kind of message: its name, whether it is in a `oneof`, and how it is read.
+
+    A result has hundreds of fields; to ask the definitions about each of them again took most of the time.
+    """
+    fields = cast("list[FieldDescriptor]", kind.fields)
+    return tuple((field.name, field.containing_oneof is not None, _reader(field)) for field in fields)
+
+
+def _reader(field: FieldDescriptor) -> _Read:
+    get, form, name = attrgetter(field.name), _form(field), field.name
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
-        return dict(sorted(value.items()))
+        return lambda message: dict(sorted(get(message).items()))
     if field.is_repeated:
-        return [_value(item, field) for item in value]
-    if field.message_type is not None and not message.HasField(field.name):
-        return None
-    return _value(value, field)
+        return lambda message: [form(item) for item in get(message)]
+    if field.message_type is not None:
+        return lambda message: form(get(message)) if message.HasField(name) else None
+    return lambda message: form(get(message))
 
 
-def _value(value: Any, field: FieldDescriptor) -> Any:
-    if isinstance(value, pb.Point):
-        return [_number(value.x), _number(value.y)]
-    if isinstance(value, Message):
-        return to_dict(value)
+def _form(field: FieldDescriptor) -> Callable[[Any], Any]:
+    """What makes the JSON form of one value of a field."""
+    if field.message_type is not None:
+        return _point if field.message_type.full_name == pb.Point.DESCRIPTOR.full_name else to_dict
     if field.enum_type is not None:
-        return enum_word(field.enum_type, value)
-    if isinstance(value, bytes):
+        return partial(enum_word, field.enum_type)
+    if field.type == FieldDescriptor.TYPE_BYTES:
         raise TypeError(f"{field.full_name}: bytes are not part of any result")
-    return _number(value) if isinstance(value, float) else value
+    return _number if field.type == FieldDescriptor.TYPE_FLOAT else _as_it_is
+
+
+def _point(point: pb.Point) -> list[float]:
+    return [_number(point.x), _number(point.y)]
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
 
 
 def _number(value: float) -> float:
