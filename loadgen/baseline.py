@@ -72,7 +72,7 @@ class Scale:
         return max(1, round(self.counted / pages))
 
 
-FULL = Scale(counted=32, edge=16, choose_from=3)
+FULL = Scale(counted=32, edge=12, choose_from=2)
 QUICK = Scale(counted=10, edge=5, choose_from=0)
 
 
@@ -122,25 +122,33 @@ class Load:
 
 
 @dataclass(frozen=True)
+class Beneath:
+    """The bare models, before and after the pipeline's run, each with its best setting."""
+
+    settings: Mapping[floor.Role, floor.Setting]
+    passes: tuple[floor.Pass, ...]
+
+    @property
+    def seconds(self) -> float:
+        """Seconds a page, both models and both passes together."""
+        return mean(one.det_s + one.rec_s for one in self.passes)
+
+
+@dataclass(frozen=True)
 class Measured:
     """One system: its floor, its pipeline, its accuracy."""
 
     system: System
-    settings: Mapping[floor.Role, floor.Setting]
-    passes: tuple[floor.Pass, ...]
+    beneath: "Beneath | None"
+    """Its floor; None for all but the first system, as a floor takes minutes."""
     load: Load
     mixed: Load | None
     accuracy: Score | None
 
     @property
-    def floor_s(self) -> float:
-        """Seconds a page of the bare models, both passes together."""
-        return mean(one.det_s + one.rec_s for one in self.passes)
-
-    @property
-    def of_floor(self) -> float:
+    def of_floor(self) -> float | None:
         """Speed of the pipeline as a share of that of its bare models."""
-        return self.load.rate * self.floor_s
+        return self.load.rate * self.beneath.seconds if self.beneath else None
 
 
 @dataclass(frozen=True)
@@ -166,7 +174,7 @@ def run(plan: Plan) -> Baseline:
     left_out: list[str] = []
     for system in plan.systems:
         with _said_if_left_out(system.name, left_out):
-            measured.append(measure(system, plan, () if measured else plan.mix))
+            measured.append(measure(system, plan, first=not measured))
         if system.peer in plan.peers and system.peer not in outcomes:
             with _said_if_left_out(system.peer, left_out):
                 outcomes[system.peer] = _peer(system.peer, plan)
@@ -193,8 +201,8 @@ def _peer(name: str, plan: Plan) -> Outcome:
     return peers.measure(peers.PEERS[name], documents, cores=plan.cores, choose_from=choose_from)
 
 
-def measure(system: System, plan: Plan, mix: Sequence[Document] = ()) -> Measured:
-    """One system, with its floor before and after; then the pages mixed with others, if there are any."""
+def measure(system: System, plan: Plan, *, first: bool) -> Measured:
+    """One system; the first with its floor before and after, and with the mixed load if there is one."""
     for role in floor.ROLES:
         resolve(system.models, role)  # says what is missing before anything is started
     told = {"engine": system.engine, "models": system.models}
@@ -202,18 +210,20 @@ def measure(system: System, plan: Plan, mix: Sequence[Document] = ()) -> Measure
     pages = plan.corpus.documents
     with running(config) as stack, through(stack) as send:
         log.info("the services are ready")
-        first = answered(send(pages))
-        inputs = floor.Inputs.of(pages, first.lines_by_name())
-        bare = floor.Bare(system.engine, system.models)
-        with floor.warm(bare, inputs, cores=plan.cores, choose_from=plan.scale.choose_from) as beneath:
-            before = beneath.measure()
-            load = under_load(stack, send, pages, plan.scale)
-            passes = (before, beneath.measure())
-            settings = beneath.settings
-        both = tuple(corpus.mixed(pages, mix, plan.scale.counted)) if mix else ()
+        once = answered(send(pages))
+        beneath, load = None, None
+        if first:
+            inputs = floor.Inputs.of(pages, once.lines_by_name())
+            bare = floor.Bare(system.engine, system.models)
+            with floor.warm(bare, inputs, cores=plan.cores, choose_from=plan.scale.choose_from) as loops:
+                before = loops.measure()
+                load = under_load(stack, send, pages, plan.scale)
+                beneath = Beneath(loops.settings, (before, loops.measure()))
+        load = load or under_load(stack, send, pages, plan.scale)
+        both = tuple(corpus.mixed(pages, plan.mix, plan.scale.counted)) if first and plan.mix else ()
         mixed = under_load(stack, send, both, plan.scale) if both else None
-    accuracy = score(plan.corpus.labels, texts(first))
-    return Measured(system, settings, passes, load, mixed, accuracy)
+    accuracy = score(plan.corpus.labels, texts(once))
+    return Measured(system, beneath, load, mixed, accuracy)
 
 
 def texts(answers: Run) -> dict[str, list[str]]:

@@ -52,11 +52,11 @@ def times(one: Measured, outcome: Outcome | None) -> float | None:
 
 def _system_rows(one: Measured, outcome: Outcome | None) -> list[tuple[str, ...]]:
     name, multiple = f"{one.system.models}, {one.system.engine}", times(one, outcome)
-    shown = (f"{one.of_floor:.2f}", f"{multiple:.2f}" if multiple else "")
-    return [
-        (f"bare models, {name}", f"{one.floor_s:.3f}", "1.00", "", "", ""),
-        (f"**pipeline, {name}**", f"{1 / one.load.rate:.3f}", *shown, *_accuracy(one.accuracy)),
-    ]
+    shown = (f"{one.of_floor:.2f}" if one.of_floor else "", f"{multiple:.2f}" if multiple else "")
+    pipeline = (f"**pipeline, {name}**", f"{1 / one.load.rate:.3f}", *shown, *_accuracy(one.accuracy))
+    if one.beneath is None:
+        return [pipeline]
+    return [(f"bare models, {name}", f"{one.beneath.seconds:.3f}", "1.00", "", "", ""), pipeline]
 
 
 def _peer_row(outcome: Outcome, accuracy: Score | None) -> tuple[str, ...]:
@@ -68,7 +68,7 @@ def _peer_row(outcome: Outcome, accuracy: Score | None) -> tuple[str, ...]:
 def _system_data(one: Measured, outcome: Outcome | None) -> dict[str, Any]:
     return asdict(one) | {
         "seconds_a_page": 1 / one.load.rate,
-        "floor_seconds_a_page": one.floor_s,
+        "floor_seconds_a_page": one.beneath.seconds if one.beneath else None,
         "share_of_floor": one.of_floor,
         "times_peer": times(one, outcome),
     }
@@ -89,8 +89,9 @@ def _verdicts(
 ) -> Iterator[Verdict]:
     """What was promised of a system."""
     name, peer = one.system.models, peers.PEERS[one.system.peer].title
-    claim = f"{name} reaches at least {LEAST_OF_FLOOR:g} of its floor's speed"
-    yield Verdict(claim, f"{one.of_floor:.2f}", one.of_floor >= LEAST_OF_FLOOR)
+    if one.of_floor is not None:
+        claim = f"{name} reaches at least {LEAST_OF_FLOOR:g} of its floor's speed"
+        yield Verdict(claim, f"{one.of_floor:.2f}", one.of_floor >= LEAST_OF_FLOOR)
     if multiple := times(one, outcomes.get(one.system.peer)):
         claim = f"{name} is at least {one.system.times_peer:g} times as fast as {peer}"
         yield Verdict(claim, f"{multiple:.2f}", multiple >= one.system.times_peer)
@@ -132,22 +133,23 @@ def _settings(found: Baseline) -> Iterator[str]:
 
 def floors(found: Baseline) -> Section:
     """The bare models in detail."""
+    measured = [(one, one.beneath) for one in found.measured if one.beneath]
     rows = [
         (
             f"{one.system.models}, {one.system.engine}",
             *(
-                " / ".join(f"{1000 * getattr(p, f'{role}_s'):.0f}" for p in one.passes)
+                " / ".join(f"{1000 * getattr(p, f'{role}_s'):.0f}" for p in beneath.passes)
                 for role in floor.ROLES
             ),
-            str(one.settings["det"]),
-            str(one.settings["rec"]),
+            str(beneath.settings["det"]),
+            str(beneath.settings["rec"]),
         )
-        for one in found.measured
+        for one, beneath in measured
     ]
     head = ["models", "det ms/page", "rec ms/page", "det setting", "rec setting"]
     text = "Milliseconds before / after the pipeline's run.\n\n" + table(head, rows)
     return Section(
-        "Floor", text, {one.system.name: [asdict(p) for p in one.passes] for one in found.measured}
+        "Floor", text, {one.system.name: [asdict(p) for p in beneath.passes] for one, beneath in measured}
     )
 
 
@@ -183,7 +185,9 @@ def _loads(one: Measured) -> list[tuple[str, Load]]:
 
 def _filled(one: Measured, kind: str, load: Load) -> Iterator[Verdict]:
     """What was promised of full batches; the most that pays is the best batch of the bare model."""
-    lines, best = load.waste["recognizer"], one.settings["rec"].batch
+    if one.beneath is None:
+        return
+    lines, best = load.waste["recognizer"], one.beneath.settings["rec"].batch
     name = f"{one.system.models}, {kind}"
     claim = f"{name}: at least {LEAST_VALID:g} of the recognizer's pixels are no padding"
     yield Verdict(claim, f"{lines.valid_share:.3f}", lines.valid_share >= LEAST_VALID)

@@ -4,9 +4,10 @@ import importlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from loadgen import baseline, baseline_report, report
+from loadgen import baseline, baseline_report, cpu_budget, report, wait_study
 from loadgen.baseline import Plan
 from loadgen.machine import Machine
 from loadgen.report import Section
@@ -18,6 +19,8 @@ INTRODUCTION = (
     "Written by `make bench`; the same figures for programs are in benchmarks.json. Ratios carry over to"
     " other machines, seconds do not."
 )
+
+WAIT_SEED, WAIT_LINES = 1, 6000
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +66,11 @@ def of_everything(
     """The baseline, then all studies. A study that cannot run says why in its place."""
     yield Section("About these figures", INTRODUCTION)
     yield from of_baseline(plan, machine, called, commands)
+    log.info("study: processor time beside the models")
+    yield guarded("CPU outside of the models", partial(cpu_budget.run, context))
+    if not context.quick:
+        log.info("study: waiting for company")
+        yield wait_study.section(WAIT_SEED, WAIT_LINES)
     for name in NAMES:
         log.info("study: %s", name)
         yield study(name, context)
@@ -71,8 +79,13 @@ def of_everything(
 def study(name: str, context: Context) -> Section:
     """The section of one study."""
     run: Callable[[Context], Section] = importlib.import_module(f"loadgen.studies.{name}").run
+    return guarded(name.capitalize(), partial(run, context))
+
+
+def guarded(title: str, measure: Callable[[], Section]) -> Section:
+    """What `measure` gives, or in its place why it could not."""
     try:
-        return run(context)
+        return measure()
     except SetupError as error:
-        log.warning("study %s is left out: %s", name, error)
-        return Section(name.capitalize(), f"Not measured: {error}", {"left_out": str(error)})
+        log.warning("%s is left out: %s", title, error)
+        return Section(title, f"Not measured: {error}", {"left_out": str(error)})

@@ -79,7 +79,7 @@ class Scale:
     settle_s: float = 3.0
 
 
-FULL = Scale(alone_s=25, online_s=45, hurried=80, flood_s=12)
+FULL = Scale(alone_s=25, online_s=40, hurried=60, flood_s=10)
 QUICK = Scale(alone_s=3, online_s=6, hurried=20, flood_s=3, settle_s=1)
 
 

@@ -56,7 +56,7 @@ class Scale:
     """Lines that are read alone, at most."""
 
 
-FULL, QUICK = Scale(bands=24, rounds=2, seconds=25), Scale(bands=6, rounds=1, seconds=4, alone=20)
+FULL, QUICK = Scale(bands=20, rounds=1, seconds=20), Scale(bands=6, rounds=1, seconds=4, alone=20)
 
 Texts = Mapping[str, Sequence[str]]
 """The text of each line, by document."""

@@ -65,7 +65,7 @@ class Scale:
     engines: tuple[tuple[str, str], ...] = ENGINES
 
 
-FULL, BENCH = Scale(slips=None, batches=200), Scale(slips=24, batches=50)
+FULL, BENCH = Scale(slips=None, batches=200), Scale(slips=16, batches=50)
 QUICK = Scale(slips=6, batches=12, engines=ENGINES[:1])
 
 

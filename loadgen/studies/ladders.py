@@ -196,7 +196,7 @@ def section(rows: Sequence[Row], lines: int) -> Section:
 
 def run(context: Context) -> Section:
     """Measure. Raises SetupError for a model set that is not there, NoDocuments for a damaged page."""
-    most = 40 if context.quick else None if context.full else 200
+    most = 40 if context.quick else None if context.full else 120
     lines = _sample([*_cut_out(context.documents), *_alone(context.lines)], most)
     if not lines:
         return Section("Which widths", "Nothing to measure: no line of these documents has a label.")

@@ -8,7 +8,7 @@ from typing import ClassVar
 import pytest
 
 from loadgen import baseline, baseline_report, benchmark, corpus, floor
-from loadgen.baseline import SYSTEMS, Baseline, Load, Measured, Plan, Scale, System, Waste, waste
+from loadgen.baseline import SYSTEMS, Baseline, Beneath, Load, Measured, Plan, Scale, System, Waste, waste
 from loadgen.corpus import Corpus, Document
 from loadgen.errors import NoDocuments, RunFailed
 from loadgen.peers.measure import Outcome, Reading
@@ -43,7 +43,7 @@ def found(labels: dict[str, tuple[str, ...]] | None = None) -> Baseline:
     load = Load(0.8, 0.7, 40, {"gateway": 50.0}, {"recognizer": Waste(0.9, 3.5)})
     passes = (floor.Pass(0.2, 0.7), floor.Pass(0.2, 0.9))
     settings = {"det": floor.Setting(1, 1, 2), "rec": floor.Setting(4, 2, 2)}
-    one = Measured(SYSTEMS["v6-small"], settings, passes, load, None, Score(10, 0.9, 1.5))
+    one = Measured(SYSTEMS["v6-small"], Beneath(settings, passes), load, None, Score(10, 0.9, 1.5))
     readings = (Reading("a.png", 2.0, ({"text": "TOTAL"},)), Reading("b.png", 3.0, ()))
     outcome = Outcome("rapidocr", "as it comes", readings, {"as it comes": 2.5})
     return Baseline(plan, (one,), {"rapidocr": outcome}, ())
@@ -113,7 +113,7 @@ def test_a_study_that_cannot_run_says_why_in_its_place(monkeypatch) -> None:
 
 
 def test_a_system_whose_models_are_missing_is_left_out_with_the_reason(monkeypatch) -> None:
-    def refuse(system, plan, mix=()):
+    def refuse(system, plan, *, first):
         raise SetupError(f"{system.models} is not there")
 
     monkeypatch.setattr(baseline, "measure", refuse)
@@ -177,11 +177,16 @@ def test_a_system_is_measured_through_its_real_services(monkeypatch) -> None:
     monkeypatch.setattr(baseline, "resolve", lambda models, role: None)
     slips = corpus.load(SLIPS)
     system = System("sim", "simulated", "auto", "rapidocr", 1.0)
-    plan = Plan(slips, slips.documents, "", (system,), (), Scale(counted=5, edge=2, choose_from=0), 2)
-    (one,) = baseline.run(plan).measured
+    scale = Scale(counted=5, edge=2, choose_from=0)
+    plan = Plan(slips, slips.documents, "", (system, system), (), scale, 2)
+    one, other = baseline.run(plan).measured
+    assert other.beneath is None
+    assert other.of_floor is None
+    assert other.load.rate > 0
     assert len(given[0].det) == len(slips.documents)
     assert len(given[0].rec) > 0
-    assert one.floor_s == pytest.approx(0.3)
+    assert one.beneath is not None
+    assert one.beneath.seconds == pytest.approx(0.3)
     assert one.load.pages == 9
     assert one.load.rate > 0
     assert one.mixed is not None
