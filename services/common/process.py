@@ -17,7 +17,7 @@ S = TypeVar("S", bound=ServerSettings)
 _MALLOC_OPTIONS = {-8: 2, -3: 8 << 20, -1: 32 << 20}
 """For glibc: M_ARENA_MAX, M_MMAP_THRESHOLD and M_TRIM_THRESHOLD in bytes. Left to itself it keeps an arena
 for each thread and ever larger blocks in them, so that memory creeps upwards over thousands of pages. What an
-ordinary page needs stays, though: handing it back each time costs the gateway 15 ms of the kernel's a page."""
+ordinary page needs stays, though: to hand it back at each page costs the gateway 15 ms of processor time."""
 
 
 def run(kind: type[S], serve: Callable[[S], Awaitable[int]], argv: Sequence[str] | None, *, prog: str) -> int:
