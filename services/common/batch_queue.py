@@ -333,9 +333,9 @@ class BatchQueue(Generic[Payload]):
     def _most_urgent(
         self, lines: Iterable[tuple[_Line[Payload], Reason]], now: float
     ) -> _Candidate[Payload] | None:
-        candidates = (
+        candidates = [
             (self._urgency(head, now), head, line, reason) for line, reason in lines for head in line.heads()
-        )
+        ]
         return min(candidates, default=None)
 
     def _stands(self, standing: Batch[Payload], now: float) -> bool:
@@ -355,7 +355,8 @@ class BatchQueue(Generic[Payload]):
             return "full" if line.full == self._largest else "pixels"
         if self.closed:
             return "closing"
-        return "delay" if self._waited_enough_at(line) <= now else None
+        # Without a delay every arrival is in the past, so there is nothing to look at.
+        return "delay" if not self._delay or self._waited_enough_at(line) <= now else None
 
     def _waited_enough_at(self, line: _Line[Payload]) -> float:
         return line.oldest() + self._delay
