@@ -34,7 +34,8 @@ from services.gateway.pipeline import detect_request
 from tests.fakes.backends import Backends, paper
 
 QUICK = RetryLimits(max_attempts=5, base_s=0.01, cap_s=0.02)
-PAGE = detect_request(np.asarray(paper((10, 10, 110, 30))), 320, pb.ONLINE)
+_PAPER = np.asarray(paper((10, 10, 110, 30)))
+PAGE = detect_request(_PAPER, _PAPER.shape[:2], 320, pb.ONLINE)
 
 
 @pytest.fixture
