@@ -13,6 +13,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ParamSpec, Protocol, TypeVar
 
@@ -70,6 +71,10 @@ class Host(Protocol):
     async def close(self) -> None: ...  # noqa: D102
 
 
+_LOOK_AGAIN_S = 0.2
+"""Hosts do not tell when they have restarted, or got stuck."""
+
+
 class PredictorPool:
     """Several hosts of the same model as one runner of batches; a batch goes to the next free host."""
 
@@ -97,15 +102,23 @@ class PredictorPool:
     async def _take(self) -> Host:
         while (host := self._next()) is None:
             self._returned.clear()
-            await self._returned.wait()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._returned.wait(), _LOOK_AGAIN_S)
         self._free.remove(host)
         return host
 
     def _next(self) -> Host | None:
-        """A ready host before one that restarts; one that has failed only when all have."""
+        """A ready host, else none as long as one works: it is back sooner than another has restarted.
+
+        Without any, one that restarts, whose batch waits for it; one that has failed only when all have.
+        """
         usable = [host for host in self._free if host.state != "failed"]
+        if ready := next((host for host in usable if host.ready), None):
+            return ready
+        if any(host.ready for host in self.hosts):
+            return None
         if usable:
-            return next((host for host in usable if host.ready), usable[0])
+            return usable[0]
         all_failed = all(host.state == "failed" for host in self.hosts)
         return self._free[0] if all_failed and self._free else None
 

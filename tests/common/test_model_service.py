@@ -103,6 +103,32 @@ async def test_a_ready_host_is_taken_before_one_that_restarts():
     await both.close()
 
 
+async def test_a_host_that_works_is_waited_for_rather_than_one_that_restarts():
+    restarting, busy = host_in("restarting"), FakeHost()
+    busy.gate.clear()
+    both = pool(restarting, busy)
+    runs = [asyncio.create_task(both.run(batch(value))) for value in range(2)]
+    await busy.entered.wait()
+    busy.gate.set()
+    await asyncio.gather(*runs)
+    assert (len(busy.batches), len(restarting.batches)) == (2, 0)
+    await both.close()
+
+
+async def test_a_host_that_has_restarted_takes_what_waits_for_a_busy_one():
+    restarting, busy = host_in("restarting"), FakeHost()
+    busy.gate.clear()
+    both = pool(restarting, busy)
+    runs = [asyncio.create_task(both.run(batch(value))) for value in range(2)]
+    await busy.entered.wait()
+    restarting.state = "ready"
+    await runs[1]
+    assert len(restarting.batches) == 1
+    busy.gate.set()
+    await runs[0]
+    await both.close()
+
+
 async def test_a_failed_host_gets_no_batch_while_another_works():
     failed, busy = host_in("failed"), FakeHost()
     busy.gate.clear()
@@ -283,7 +309,7 @@ async def test_a_service_is_not_ready_while_its_predictor_is_stuck_and_ready_aft
     restarts = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(METRICS.restarts, "add", lambda *what: restarts.append(what))
-        model = own_engine("marked", run_timeout_s=2)
+        model = own_engine("marked", run_timeout_s=2, predictors=1)
         await model.start()
         hanging = asyncio.create_task(submit(model, HANG))
         reason = await when(model.not_ready)
