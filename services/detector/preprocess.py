@@ -16,9 +16,9 @@ CANVAS_VERSION = "2"
 """Changes whenever `canvas` answers differently for some page, since that may move a quad by a pixel."""
 
 # Parts of max_side: the long sides there are, and for each the step of its short sides. Pages as large as
-# allowed are the common load, so their short side is cut finely to save pixels; small pages are cheap
-# anyway, so a few shapes do for them and the start is sooner.
-_LONG_SIDES = ((1 / 3, 1 / 6), (1 / 2, 1 / 6), (2 / 3, 1 / 6), (5 / 6, 1 / 6), (1, 1 / 15))
+# allowed are the common load, so at the default size each has a canvas of its own, without any padding; small
+# pages are cheap anyway, so a few shapes do for them and the start is sooner.
+_LONG_SIDES = ((1 / 3, 1 / 3), (2 / 3, 1 / 3), (1, 1 / 30))
 
 
 def _up(side: float) -> int:
