@@ -21,7 +21,8 @@ CONTENT_TYPES = {
 """Images only: the floor and the peers read pages, and a PDF's pages depend on who draws them."""
 
 LABELS = ("labels.jsonl", "expected.jsonl")
-"""Files of labels, one JSON object a line: `{"file", "lines": [{"text"}]}` or `{"file", "strings"}`."""
+"""Files of labels, one JSON object a line: `{"file", "lines": [{"text"}]}`, `{"file", "strings"}` or, for an
+image of one line, `{"file", "text"}`."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,9 @@ def _labels(folder: Path) -> dict[str, tuple[str, ...]]:
 
 
 def strings_of(row: dict[str, Any]) -> tuple[str, ...]:
-    """The labelled strings of a document in one of the two forms."""
+    """The labelled strings of a document in one of the three forms."""
+    if "text" in row:
+        return (row["text"],)
     return tuple(line["text"] for line in row["lines"]) if "lines" in row else tuple(row["strings"])
 
 

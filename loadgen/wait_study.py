@@ -146,6 +146,7 @@ class AdaptiveQueue(BatchQueue[int]):
 
     def __init__(self, limits: BatchLimits) -> None:
         super().__init__(limits)
+        self._delay = inf  # a queue that never waits would not ask how long
         self._cost = CostEstimate()
         self._rates: dict[Hashable, ShapeRate] = {}
         self._utilisation = 0.0
@@ -166,7 +167,7 @@ class AdaptiveQueue(BatchQueue[int]):
         self._last_end = end
 
     def _waited_enough_at(self, line: Any) -> float:
-        rate = self._rates[next(line.heads()).shape]
+        rate = self._rates[line.heads()[0].shape]
         fixed, pixel = self._cost.fit()
         value = 1 / (1 - min(self._utilisation, 0.95))
         wait = wait_that_pays(len(line), rate.gap, fixed, pixel * line.pixels, value)

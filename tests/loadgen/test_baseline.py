@@ -137,6 +137,10 @@ def test_labels_of_lines_and_labels_of_strings_are_read_alike() -> None:
     )
 
 
+def test_an_image_of_one_line_is_labelled_by_its_text() -> None:
+    assert corpus.strings_of({"file": "a.jpg", "text": "a"}) == ("a",)
+
+
 def test_a_folder_without_images_is_named(tmp_path) -> None:
     (tmp_path / "a.txt").touch()
     with pytest.raises(NoDocuments, match=str(tmp_path)):

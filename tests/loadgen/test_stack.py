@@ -39,7 +39,8 @@ def test_a_broker_that_is_not_there_is_an_error_that_says_what_to_start() -> Non
 
 async def test_documents_go_through_both_doors_and_nothing_is_left_running(kafka) -> None:
     documents = corpus.load(SLIPS).documents
-    with running(StackConfig(detector=FAST, recognizer=FAST, kafka=kafka.bootstrap)) as stack:
+    alone = FAST | {"predictors": 1}
+    with running(StackConfig(detector=alone, recognizer=alone, kafka=kafka.bootstrap)) as stack:
         with KafkaDoor(kafka.bootstrap, stack.topics) as door:
             run = door.run(documents * 2, in_flight=3)
         async with GrpcDoor(stack.address("gateway")) as other:
