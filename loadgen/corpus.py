@@ -70,12 +70,23 @@ def load(folder: Path) -> Corpus:
 
 
 def _labels(folder: Path) -> dict[str, tuple[str, ...]]:
+    return {name: strings_of(row) for name, row in label_rows(folder).items()}
+
+
+def label_rows(folder: Path) -> dict[str, dict[str, Any]]:
+    """The labels of a folder as they stand in its file, by name of the document; none without a file.
+
+    Raises:
+        NoDocuments: the file cannot be read as labels.
+    """
     file = next((folder / name for name in LABELS if (folder / name).is_file()), None)
     if file is None:
         return {}
     try:
         rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
-        return {Path(row["file"]).name: strings_of(row) for row in rows}
+        for row in rows:
+            strings_of(row)
+        return {Path(row["file"]).name: row for row in rows}
     except (ValueError, KeyError, TypeError) as error:
         raise NoDocuments(f"{file} cannot be read as labels, one JSON object a line: {error!r}") from None
 

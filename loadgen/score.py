@@ -47,9 +47,19 @@ def score(labels: Mapping[str, Sequence[str]], texts: Mapping[str, Iterable[str]
 
 def distance_within(wanted: str, text: str) -> int:
     """Least number of edits that turn some piece of `text`, perhaps an empty one, into `wanted`."""
-    row = [0] * (len(text) + 1)  # a piece may begin anywhere at no cost
+    # A piece may begin anywhere at no cost, and end anywhere.
+    return min(_last_row(wanted, text, [0] * (len(text) + 1)))
+
+
+def distance(one: str, other: str) -> int:
+    """Edits that turn one text into the other."""
+    return _last_row(one, other, list(range(len(other) + 1)))[-1]
+
+
+def _last_row(wanted: str, text: str, row: list[int]) -> list[int]:
+    """Edits from all of `wanted` to each beginning of `text`; `row` is what none of `wanted` costs."""
     for count, character in enumerate(wanted, start=1):
         above, row = row, [count]
         for index, other in enumerate(text):
             row.append(min(above[index] + (character != other), above[index + 1] + 1, row[index] + 1))
-    return min(row)  # and end anywhere
+    return row

@@ -45,11 +45,16 @@ class BareReader:
 
     def __call__(self, lines: Sequence[Line], width: int) -> list[str]:
         """The text of lines, padded to `width`."""
-        batch = np.zeros((len(lines), HEIGHT, width, 3), np.uint8)
-        for row, line in zip(batch, lines, strict=True):
-            row[:, : line.shape[1]] = line
-        classes, probabilities = self._engine.run(batch, _sizes(lines))
+        classes, probabilities = self._engine.run(*laid(lines, width))
         return [decode(*of_line, self._charset).text for of_line in zip(classes, probabilities, strict=True)]
+
+
+def laid(lines: Sequence[Line], width: int) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
+    """Lines as an engine takes them, padded to `width`: their pixels, and the size of each."""
+    pixels = np.zeros((len(lines), HEIGHT, width, 3), np.uint8)
+    for row, line in zip(pixels, lines, strict=True):
+        row[:, : line.shape[1]] = line
+    return pixels, _sizes(lines)
 
 
 def _spec(role: Role, head: Head, threads: int) -> EngineSpec:

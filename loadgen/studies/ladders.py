@@ -8,7 +8,6 @@ it, in batches of equal widths as the product forms them. A rule without a close
 warmed up, so it is judged by its text only.
 """
 
-import json
 import logging
 import math
 import random
@@ -18,15 +17,16 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.corpus import LABELS, Document
+from loadgen import corpus
+from loadgen.corpus import Document
 from loadgen.report import Section
-from loadgen.score import plain
+from loadgen.score import distance, plain
 from loadgen.studies import cli
+from loadgen.studies.bare import laid
 from loadgen.studies.context import Context
 from loadgen.studies.cuttings import page_of
 from loadgen.studies.figures import Verdict, table, verdict_list, with_verdicts
@@ -34,7 +34,7 @@ from services.common.engines.base import Engine, EngineSpec, Head, create_engine
 from services.common.models import resolve
 from services.gateway.crops import crop
 from services.recognizer.decode import decode, valid_steps
-from services.recognizer.preprocess import HEIGHT, WIDTH_LADDER, content_width, padded_width, resize
+from services.recognizer.preprocess import WIDTH_LADDER, padded_width, resize
 
 log = logging.getLogger(__name__)
 
@@ -122,16 +122,6 @@ def batches(widths: Sequence[int], most: int) -> Iterator[tuple[int, list[int]]]
             yield width, chunk
 
 
-def distance(one: str, other: str) -> int:
-    """Edits that turn one text into the other."""
-    row = list(range(len(other) + 1))
-    for count, character in enumerate(one, start=1):
-        above, row = row, [count]
-        for index, candidate in enumerate(other):
-            row.append(min(above[index] + (character != candidate), above[index + 1] + 1, row[index] + 1))
-    return row[-1]
-
-
 def edits_of(labels: Sequence[str], texts: Sequence[str]) -> tuple[int, ...]:
     """Edits between the label and the text of each line, without case and white space."""
     pairs = zip(labels, texts, strict=True)
@@ -210,7 +200,7 @@ def _sample(lines: Sequence[Labelled], most: int | None) -> Sequence[Labelled]:
 
 
 def _cut_out(documents: Sequence[Document]) -> Iterator[Labelled]:
-    labels = _labels(documents[0].path.parent)
+    labels = corpus.label_rows(documents[0].path.parent)
     for document in documents:
         found = [line for line in labels.get(document.name, {}).get("lines", ()) if line.get("points")]
         page = page_of(document) if found else None
@@ -220,19 +210,14 @@ def _cut_out(documents: Sequence[Document]) -> Iterator[Labelled]:
 
 
 def _alone(folder: Path | None) -> Iterator[Labelled]:
-    for name, row in _labels(folder).items() if folder else ():
-        assert folder is not None
+    if folder is None:
+        return
+    for name, row in corpus.label_rows(folder).items():
         yield _labelled(page_of(Document(folder / name, (folder / name).read_bytes())), row["text"])
 
 
 def _labelled(image: Line, text: str) -> Labelled:
     return Labelled(resize(image), text)
-
-
-def _labels(folder: Path | None) -> dict[str, dict[str, Any]]:
-    file = next((folder / name for name in LABELS if (folder / name).is_file()), None) if folder else None
-    rows = [json.loads(row) for row in file.read_text(encoding="utf-8").splitlines()] if file else []
-    return {Path(row["file"]).name: row for row in rows}
 
 
 def _of_models(models: str, lines: Sequence[Labelled]) -> Iterator[Row]:
@@ -269,21 +254,15 @@ class Reader:
         """The text of each line, and the seconds inside the engine."""
         texts, seconds = [""] * len(self.lines), 0.0
         for width, members in batches(widths, MAX_BATCH_SIZE):
-            pixels = np.zeros((len(members), HEIGHT, width, 3), np.uint8)
-            for row, number in zip(pixels, members, strict=True):
-                row[:, : self._own(number)] = self.lines[number].image
-            sizes = np.array([(HEIGHT, self._own(number)) for number in members], np.int32)
+            pixels, sizes = laid([self.lines[number].image for number in members], width)
             began = time.perf_counter()
             classes, probabilities = self._engine.run(pixels, sizes)
             seconds += time.perf_counter() - began
             for number, *read in zip(members, classes, probabilities, strict=True):
-                steps = valid_steps(self._own(number), width, len(read[0]))
+                own = self.lines[number].image.shape[1]
+                steps = valid_steps(own, width, len(read[0]))
                 texts[number] = decode(read[0], read[1], self._charset, steps).text
         return texts, seconds
-
-    def _own(self, number: int) -> int:
-        image = self.lines[number].image
-        return content_width(image.shape[0], image.shape[1])
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.studies.ladders import Row, batches, difference, distance, edits_of, geometric, judge, ladder
+from loadgen.score import distance
+from loadgen.studies.ladders import Row, batches, difference, edits_of, geometric, judge, ladder
 
 
 @given(
