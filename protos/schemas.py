@@ -18,7 +18,7 @@ from google.protobuf.descriptor_pb2 import (
 )
 
 from services.common.records import LOWER_CASE_ENUMS
-from services.gateway.jobs import DeadLetterHeader
+from services.gateway.jobs import REDRIVE_COUNT, DeadLetterHeader
 
 _F = FieldDescriptorProto
 _SCALARS: dict[int, dict[str, Any]] = {
@@ -28,7 +28,10 @@ _SCALARS: dict[int, dict[str, Any]] = {
     _F.TYPE_UINT32: {"type": "integer", "minimum": 0, "maximum": 2**32 - 1},
     _F.TYPE_BOOL: {"type": "boolean"},
 }
-_RANGES = {"min_confidence": {"minimum": 0, "maximum": 1}}
+_RANGES: dict[str, dict[str, Any]] = {
+    "min_confidence": {"minimum": 0, "maximum": 1},
+    "sha256": {"pattern": "^([0-9a-fA-F]{64})?$"},
+}
 """Limits of a job that the definitions cannot express; `records.check_job` keeps them."""
 _POINT = {"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2}
 
@@ -114,6 +117,7 @@ def asyncapi(job: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
         "content-type": {"type": "string"},
         "traceparent": {"type": "string"},
     }
+    redriven = {REDRIVE_COUNT: {"type": "string"}}
     document = {"type": "string", "description": "The document itself; content-type says which format."}
     reason = {str(name): {"type": "string"} for name in DeadLetterHeader}
 
@@ -141,10 +145,10 @@ def asyncapi(job: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
         },
         "components": {
             "messages": {
-                "jobDocument": message(document),
-                "jobJson": message(job),
+                "jobDocument": message(document, redriven),
+                "jobJson": message(job, redriven),
                 "result": message(result),
-                "deadLetter": message(document, reason),
+                "deadLetter": message(document, redriven | reason),
             }
         },
     }

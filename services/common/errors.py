@@ -2,8 +2,8 @@
 
 Raised deep inside, turned into a status in exactly one place for gRPC (`rpc.py`) and one for
 Kafka (`services/gateway/consumer.py`). Each class carries the `ErrorCode` of the contract by
-name, whether trying again can help, and whose fault it is: `InputError` is the caller's,
-`Overloaded`, `Unavailable` and `ShuttingDown` pass, the rest is ours.
+name, whether it is worth trying for as long as it takes, and whose fault it is: `InputError` is the
+caller's, `Overloaded`, `Unavailable` and `ShuttingDown` pass, the rest is ours or a document host's.
 """
 
 from typing import ClassVar
@@ -90,6 +90,12 @@ class UriUnreadable(InputError):
     code = "URI_UNREADABLE"
 
 
+class ChecksumMismatch(InputError):
+    """The document is not the one that the job describes: its size or sha256 differs."""
+
+    code = "CHECKSUM_MISMATCH"
+
+
 class ResultTooLarge(InputError):
     """The result does not fit its topic."""
 
@@ -115,6 +121,16 @@ class Unavailable(OcrError):
 
     code = "UNAVAILABLE"
     retryable = True
+
+
+class UriUnavailable(OcrError):
+    """The host of a `uri` cannot be reached, is busy or too slow: try again later.
+
+    Not `retryable`, which would be for as long as it takes: documents whose host is gone would hold every
+    place. In Kafka it has `max_attempts` tries and is a dead letter then, to be sent back when the host is up.
+    """
+
+    code = "URI_UNAVAILABLE"
 
 
 class DeadlineExceeded(OcrError):

@@ -12,6 +12,7 @@ three things made for people who read results with ordinary tools:
 
 import base64
 import json
+import re
 from collections.abc import Callable
 from functools import cache, partial
 from operator import attrgetter
@@ -21,7 +22,7 @@ from google.protobuf import json_format
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from google.protobuf.message import Message
 
-from services.common.errors import InvalidJob
+from services.common.errors import InvalidJob, UnsupportedFormat
 from services.common.pb import ocr_pb2 as pb
 
 LOWER_CASE_ENUMS = frozenset({"ocr.v1.Status"})
@@ -32,6 +33,8 @@ _JSON_TYPES: dict[int, type | tuple[type, ...]] = {
     FieldDescriptor.TYPE_UINT32: int,
     FieldDescriptor.TYPE_FLOAT: (int, float),
 }
+_SHA256 = re.compile("[0-9a-fA-F]{64}")
+_DOCUMENT_TYPES = ("", "application/pdf", "application/octet-stream", "binary/octet-stream")
 FLOAT_DIGITS = 7
 """Significant digits of a 32-bit float that are worth printing; json would print 17 of a double."""
 
@@ -109,6 +112,7 @@ def job_from_json(value: bytes) -> pb.Job:
 
     Raises:
         InvalidJob: not JSON, an unknown field, a wrong type, or not exactly one of `content` and `uri`.
+        UnsupportedFormat: see `check_job`.
     """
     try:
         found = json.loads(value.decode())
@@ -156,7 +160,8 @@ def check_job(job: pb.Job) -> pb.Job:
     A source without bytes passes: that is an empty document, not a wrong job.
 
     Raises:
-        InvalidJob: no source, or an option out of range.
+        InvalidJob: no source, an option out of range, or a sha256 that is none.
+        UnsupportedFormat: the job says that its document is of a type that is not read here.
     """
     if job.WhichOneof("source") is None:
         raise InvalidJob("the job has neither `content` nor `uri`; give exactly one")
@@ -164,4 +169,22 @@ def check_job(job: pb.Job) -> pb.Job:
         raise InvalidJob(f"options.min_confidence is {job.options.min_confidence}; it must lie in 0 to 1")
     if job.options.priority not in pb.Priority.values():
         raise InvalidJob(f"options.priority is {job.options.priority}; known are {pb.Priority.keys()}")
+    if job.sha256 and not _SHA256.fullmatch(job.sha256):
+        raise InvalidJob(f"sha256 is {job.sha256[:80]!r}; it must have 64 hexadecimal digits")
+    check_document_type(job.content_type)
     return job
+
+
+def check_document_type(content_type: str) -> None:
+    """Raise `UnsupportedFormat` for a media type of which no document is read here. None said: the bytes decide."""
+    kind = media_type(content_type)
+    if kind not in _DOCUMENT_TYPES and not kind.startswith("image/"):
+        raise UnsupportedFormat(
+            f"content-type {content_type[:80]!r} is not read here; send image/*, application/pdf, "
+            "application/octet-stream, or a job as application/json"
+        )
+
+
+def media_type(content_type: str) -> str:
+    """A content type without its parameters, in lower case."""
+    return content_type.split(";")[0].strip().lower()

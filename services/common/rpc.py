@@ -35,6 +35,7 @@ from services.common.errors import (
     SetupError,
     ShuttingDown,
     Unavailable,
+    UriUnavailable,
 )
 from services.common.settings import ServerSettings
 from services.common.telemetry import METRICS, tracer
@@ -56,6 +57,7 @@ _STATUS: tuple[tuple[type[OcrError], grpc.StatusCode], ...] = (
     (Overloaded, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (ShuttingDown, grpc.StatusCode.UNAVAILABLE),
     (Unavailable, grpc.StatusCode.UNAVAILABLE),
+    (UriUnavailable, grpc.StatusCode.UNAVAILABLE),
     (DeadlineExceeded, grpc.StatusCode.DEADLINE_EXCEEDED),
     (Cancelled, grpc.StatusCode.CANCELLED),
     (OcrError, grpc.StatusCode.INTERNAL),

@@ -17,9 +17,9 @@ from enum import StrEnum
 from typing import Any, Literal
 
 from services.common.batch_queue import Priority
-from services.common.errors import EmptyInput, InvalidJob, OcrError, UnsupportedFormat
+from services.common.errors import EmptyInput, InvalidJob, OcrError
 from services.common.pb import ocr_pb2 as pb
-from services.common.records import job_from_json, result_to_json
+from services.common.records import check_document_type, job_from_json, media_type, result_to_json
 
 Headers = tuple[tuple[str, bytes], ...]
 Stage = Literal["parse", "recognize", "publish"]
@@ -27,7 +27,8 @@ ResultFormat = Literal["json", "protobuf"]
 
 JSON_TYPE = "application/json"
 PROTOBUF_TYPE = "application/x-protobuf"
-DOCUMENT_TYPES = ("", "application/pdf", "application/octet-stream", "binary/octet-stream")
+REDRIVE_COUNT = "redrive-count"
+"""Header of a job that was sent back from the dead letters: how often."""
 MAX_JOB_ID = 256
 MAX_MESSAGE = 1000
 """Characters of an error message that go into a header."""
@@ -86,6 +87,7 @@ class DeadLetterHeader(StrEnum):
     ORIGIN_TIMESTAMP = "dlq-origin-timestamp"
     GROUP = "dlq-group"
     SERVICE_VERSION = "dlq-service-version"
+    REDRIVES = "dlq-redrive-count"  # how often the job was sent back before
     FIRST_FAILURE = "dlq-first-failure"
     LAST_FAILURE = "dlq-last-failure"
     TRACEPARENT = "dlq-traceparent"  # of the failed attempt; the record's own `traceparent` stays
@@ -151,15 +153,10 @@ def parse(record: Record) -> Order:
 
 
 def _job(value: bytes, content_type: str) -> pb.Job:
-    kind = content_type.split(";")[0].strip().lower()
-    if kind == JSON_TYPE:
+    if media_type(content_type) == JSON_TYPE:
         return job_from_json(value)
-    if kind in DOCUMENT_TYPES or kind.startswith("image/"):
-        return pb.Job(content=value)
-    raise UnsupportedFormat(
-        f"content-type {content_type!r} is not read here; send image/*, application/pdf, "
-        f"application/octet-stream, or a job as {JSON_TYPE}"
-    )
+    check_document_type(content_type)
+    return pb.Job(content=value)
 
 
 def _priority(job: pb.Job) -> Priority:
@@ -204,6 +201,7 @@ def dead_letter(
         says.ORIGIN_TIMESTAMP: _rfc3339(record.timestamp_ms),
         says.GROUP: group,
         says.SERVICE_VERSION: version,
+        says.REDRIVES: header(record.headers, REDRIVE_COUNT) or "0",
         says.FIRST_FAILURE: _rfc3339(failure.first_ms),
         says.LAST_FAILURE: _rfc3339(failure.last_ms),
     }

@@ -65,6 +65,8 @@ def test_every_result_follows_its_schema(result) -> None:
         {"uri": "file:///a"},
         {"content": base64.b64encode(b"x").decode(), "job_id": "1", "file": "a", "options": {}},
         {"uri": "u", "options": {"priority": "ONLINE", "min_confidence": 0.5, "deadline_ms": 1000}},
+        {"uri": "u", "sha256": "aB" * 32, "size": 2**32 - 1, "content_type": "Image/JPEG; q=1"},
+        {"uri": "u", "sha256": "", "size": 0, "content_type": ""},
     ],
 )
 def test_a_good_job_is_read_and_follows_its_schema(job) -> None:
@@ -92,6 +94,11 @@ def test_a_good_job_is_read_and_follows_its_schema(job) -> None:
         ({"uri": "a", "options": {"deadline_ms": -1}}, "deadline_ms"),
         ({"uri": "a", "options": {"deadline_ms": True}}, "deadline_ms"),
         ({"uri": "a", "options": {"priority": 1}}, "priority"),
+        ({"uri": "a", "sha256": "ab" * 31}, "sha256"),
+        ({"uri": "a", "sha256": "xy" * 32}, "sha256"),
+        ({"uri": "a", "size": 2**32}, "size"),
+        ({"uri": "a", "size": -1}, "size"),
+        ({"uri": "a", "size": "5"}, "size"),
     ],
 )
 def test_a_bad_job_is_refused_with_the_reason_and_by_the_schema_too(job, word) -> None:

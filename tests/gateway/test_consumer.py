@@ -21,6 +21,7 @@ from services.common.errors import (
     SetupError,
     ShuttingDown,
     Unavailable,
+    UriUnavailable,
 )
 from services.common.pb import ocr_pb2 as pb
 from services.gateway import consumer as consumer_module
@@ -88,6 +89,8 @@ async def serving(cluster, *, source=None, sink=None, pipeline=None, kafka=KAFKA
         (PredictorFailed(), 2, "retry"),
         (PredictorFailed(), 3, "dead-letter"),
         (Internal(), 3, "dead-letter"),
+        (UriUnavailable(), 2, "retry"),
+        (UriUnavailable(), 3, "dead-letter"),
     ],
 )
 def test_what_becomes_of_a_failure(error, attempts, step):

@@ -66,6 +66,8 @@ def test_a_job_in_json_is_read_by_the_rules_of_the_contract():
         (as_json(file="a.jpg"), InvalidJob, "neither"),
         (record(b"\xff{", headers=[("content-type", b"application/json")]), InvalidJob, "UTF-8"),
         (record(headers=[("content-type", b"text/plain")]), UnsupportedFormat, "text/plain"),
+        (as_json(uri="file:///a.doc", content_type="application/msword"), UnsupportedFormat, "msword"),
+        (as_json(uri="file:///a.jpg", sha256="abc"), InvalidJob, "64 hexadecimal"),
     ],
 )
 def test_what_is_no_job_is_a_typed_error_that_names_it(bad, error, names):
@@ -156,10 +158,17 @@ def test_a_dead_letter_keeps_the_record_and_adds_why():
         "dlq-origin-timestamp": "2023-11-14T22:13:20.000Z",
         "dlq-group": "ocr-gateway",
         "dlq-service-version": "0.1.0",
+        "dlq-redrive-count": "0",
         "dlq-first-failure": "2023-11-14T22:13:20.000Z",
         "dlq-last-failure": "2023-11-14T22:13:21.500Z",
         "dlq-traceparent": TRACE[0][1].decode(),
     }
+
+
+@pytest.mark.parametrize("shrink", [lambda letter: letter, without_value, without_original])
+def test_how_often_a_job_was_sent_back_stays_with_it_whatever_must_be_left_out(shrink):
+    letter = shrink(letter_of(record(headers=[("redrive-count", b"2")])))
+    assert header(letter.headers, DeadLetterHeader.REDRIVES) == "2"
 
 
 def test_a_dead_letter_without_its_value_says_how_much_is_missing():

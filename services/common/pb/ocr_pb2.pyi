@@ -35,6 +35,8 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     SHUTTING_DOWN: _ClassVar[ErrorCode]
     PREDICTOR_FAILED: _ClassVar[ErrorCode]
     INTERNAL: _ClassVar[ErrorCode]
+    CHECKSUM_MISMATCH: _ClassVar[ErrorCode]
+    URI_UNAVAILABLE: _ClassVar[ErrorCode]
 
 class Status(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -65,6 +67,8 @@ UNAVAILABLE: ErrorCode
 SHUTTING_DOWN: ErrorCode
 PREDICTOR_FAILED: ErrorCode
 INTERNAL: ErrorCode
+CHECKSUM_MISMATCH: ErrorCode
+URI_UNAVAILABLE: ErrorCode
 STATUS_UNSPECIFIED: Status
 OK: Status
 PARTIAL: Status
@@ -222,18 +226,24 @@ class Options(_message.Message):
     def __init__(self, priority: _Optional[_Union[Priority, str]] = ..., min_confidence: _Optional[float] = ..., deadline_ms: _Optional[int] = ...) -> None: ...
 
 class Job(_message.Message):
-    __slots__ = ("job_id", "file", "content", "uri", "options")
+    __slots__ = ("job_id", "file", "content", "uri", "options", "sha256", "size", "content_type")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     FILE_FIELD_NUMBER: _ClassVar[int]
     CONTENT_FIELD_NUMBER: _ClassVar[int]
     URI_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_TYPE_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     file: str
     content: bytes
     uri: str
     options: Options
-    def __init__(self, job_id: _Optional[str] = ..., file: _Optional[str] = ..., content: _Optional[bytes] = ..., uri: _Optional[str] = ..., options: _Optional[_Union[Options, _Mapping]] = ...) -> None: ...
+    sha256: str
+    size: int
+    content_type: str
+    def __init__(self, job_id: _Optional[str] = ..., file: _Optional[str] = ..., content: _Optional[bytes] = ..., uri: _Optional[str] = ..., options: _Optional[_Union[Options, _Mapping]] = ..., sha256: _Optional[str] = ..., size: _Optional[int] = ..., content_type: _Optional[str] = ...) -> None: ...
 
 class Line(_message.Message):
     __slots__ = ("text", "confidence", "points", "page")
