@@ -404,6 +404,8 @@ class _Worker:
         if isinstance(answer, Failed):
             raise EngineUnavailable(answer.reason) if answer.setup else _WorkerDied(answer.reason)
         assert isinstance(answer, Ready)
+        self._inputs.touch()  # the worker has been everywhere in them: it costs a look
+        self._outputs.touch()
         return answer
 
     def run(self, batch: Batch, timeout_s: float) -> tuple[Outputs, Done]:

@@ -117,6 +117,12 @@ class Region:
             self._map = mmap.mmap(self.fd, size)
         return tuple(self._view(place) for place in places)
 
+    def touch(self) -> None:
+        """Have every page of it in memory now, and not when some large batch first needs it."""
+        size = os.fstat(self.fd).st_size
+        (whole,) = self.read([Place((size,), "|u1", 0)])
+        whole[:: mmap.PAGESIZE].max(initial=0)
+
     def close(self) -> None:
         """Let go of the memory; it is freed once the other side has let go too."""
         with suppress(BufferError):  # a view is still in use: its last user frees the map

@@ -52,7 +52,7 @@ def _serve(link: "Connection[object, object]", inputs: Region, outputs: Region) 
     assert isinstance(start, Start)
     try:
         engine = create_engine(start.spec)
-        _warm_up(engine, start.spec, outputs)
+        _warm_up(engine, start.spec, inputs, outputs)
     except Exception as error:  # noqa: BLE001 - whatever a library raises is the host's to judge
         link.send(Failed(_reason(error), setup=isinstance(error, SetupError)))
         return
@@ -63,11 +63,12 @@ def _serve(link: "Connection[object, object]", inputs: Region, outputs: Region) 
         link.send(_answer(engine, request, inputs, outputs))
 
 
-def _warm_up(engine: Engine, spec: EngineSpec, outputs: Region) -> None:
-    """Meet every shape of the closed set, largest first, so that memory is asked for once."""
+def _warm_up(engine: Engine, spec: EngineSpec, inputs: Region, outputs: Region) -> None:
+    """Meet every shape of the closed set, largest first, so that memory is asked for once, the shared too."""
     for shape in sorted(spec.shapes, key=np.prod, reverse=True):
-        sizes = np.full((shape[0], 2), shape[1:3], np.int32)
-        outputs.write(_checked(engine.run(np.zeros(shape, np.uint8), sizes), shape[0]))
+        pixels, sizes = inputs.read(inputs.reserve((shape, np.uint8), ((shape[0], 2), np.int32)))
+        pixels[:], sizes[:] = 0, shape[1:3]
+        outputs.write(_checked(engine.run(pixels, sizes), shape[0]))
 
 
 def _answer(engine: Engine, request: Run, inputs: Region, outputs: Region) -> Done | Failed:

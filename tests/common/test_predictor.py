@@ -68,6 +68,34 @@ def lives(pid: int) -> bool:
         return False
 
 
+def shared_memory_kb(pid: int | str) -> int:
+    """Resident kilobytes of the memory shared with a predictor, in the process `pid`."""
+    resident, ours = 0, False
+    for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
+        if "-" in line.split()[0]:
+            ours = "memfd:ocr-predictor" in line
+        elif ours and line.startswith("Rss:"):
+            resident += int(line.split()[1])
+    return resident
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc; elsewhere nothing tells")
+async def test_no_batch_needs_more_shared_memory_than_there_was_at_the_start() -> None:
+    shape = (4, 400, 900, 3)
+    spec = EngineSpec(engine="tests.fakes.engines:marked", model=None, head=Head.RAW, shapes=(shape,))
+    host = PredictorHost(spec, run_timeout_s=30, start_timeout_s=60)
+    before = shared_memory_kb("self")
+    await host.start()
+    try:
+        processes = ("self", host.worker_pid or 0)
+        ready = [shared_memory_kb(pid) for pid in processes]
+        assert ready[0] - before >= np.prod(shape) // 1024
+        await host.run(Batch([filled(1, 400, 900)] * 4, (400, 900)))
+        assert [shared_memory_kb(pid) for pid in processes] == ready
+    finally:
+        await host.close()
+
+
 async def test_every_item_gets_its_own_answer_in_order() -> None:
     async with running() as host:
         result = await host.run(batch(0, 0, 0, 0))
