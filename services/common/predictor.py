@@ -27,6 +27,7 @@ import asyncio
 import logging
 import multiprocessing
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -390,6 +391,9 @@ class _Worker:
             undo.callback(self._outputs.close)
             self._link, theirs = multiprocessing.Pipe()
             undo.callback(self._link.close)
+            # Made once: `Connection.poll` makes a selector each time, which costs as much as to lay a batch.
+            self._answers = select.poll()
+            self._answers.register(self._link.fileno(), select.POLLIN)
             with theirs:
                 self.process = _spawn(spec, [theirs.fileno(), self._inputs.fd, self._outputs.fd])
             undo.pop_all()
@@ -422,7 +426,7 @@ class _Worker:
     def _ask(self, message: object, timeout_s: float) -> object:
         try:
             self._link.send(message)
-            if not self._link.poll(timeout_s):
+            if not self._answers.poll(timeout_s * 1000):
                 raise _WorkerHung(f"the predictor process gave no answer for {timeout_s:g} s")
             return self._link.recv()
         except (EOFError, OSError) as error:
@@ -454,8 +458,9 @@ def _lay(batch: Batch, inputs: Region) -> Run:
     """Each image into its place in shared memory. The padding keeps what was there: the engine masks it."""
     request = Run(*inputs.reserve(((len(batch), *batch.canvas, 3), np.uint8), ((len(batch), 2), np.int32)))
     pixels, sizes = inputs.read((request.pixels, request.sizes))
-    for place, size, image in zip(pixels, sizes, batch.images, strict=True):
-        size[:] = height, width = image.shape[:2]
+    sizes[:] = [image.shape[:2] for image in batch.images]
+    for place, image in zip(pixels, batch.images, strict=True):
+        height, width, _ = image.shape
         place[:height, :width] = image
     return request
 
@@ -484,4 +489,4 @@ def _environment(spec: EngineSpec) -> dict[str, str]:
 
 
 def _split(outputs: Outputs, items: int) -> list[Outputs | PredictorFailed]:
-    return [tuple(output[index] for output in outputs) for index in range(items)]
+    return list(zip(*outputs, strict=True)) if outputs else [()] * items

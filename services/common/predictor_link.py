@@ -6,6 +6,7 @@ so nothing is left behind however the processes end, and it does not count again
 which containers keep at 64 MB. Whoever writes may grow a region; whoever reads notices and maps it anew.
 """
 
+import math
 import mmap
 import os
 import tempfile
@@ -130,7 +131,7 @@ class Region:
         os.close(self.fd)
 
     def _view(self, place: Place) -> NDArray[Any]:
-        count = int(np.prod(place.shape, dtype=np.int64))
+        count = math.prod(place.shape)
         flat = np.frombuffer(self._map, dtype=place.dtype, count=count, offset=place.offset)
         return flat.reshape(place.shape)
 
@@ -148,5 +149,5 @@ def _layout(kinds: Sequence[tuple[tuple[int, ...], Any]]) -> tuple[tuple[Place, 
         offset = -(-end // _ALIGNMENT) * _ALIGNMENT
         dtype = np.dtype(kind)
         places.append(Place(shape, dtype.str, offset))
-        end = offset + int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        end = offset + math.prod(shape) * dtype.itemsize
     return tuple(places), end
