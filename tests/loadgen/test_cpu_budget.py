@@ -44,8 +44,9 @@ def test_the_promise_is_for_a_page_of_fifty_lines_through_every_door() -> None:
 
 
 def test_the_report_has_a_row_for_each_process_and_the_verdict() -> None:
-    found = section([made(0.3)])
+    found = section([made(0.3)], work_ms=12.5)
     assert "| gateway | 30.0 |" in found.markdown
     assert "| **together, a page** | 28.0 |" in found.markdown
+    assert "| work without services, a page | 12.5 |" in found.markdown
     assert "held: yes" in found.markdown
     assert found.data["gRPC"]["total_ms"] == pytest.approx(28.0)
