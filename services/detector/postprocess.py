@@ -92,13 +92,22 @@ def _corners(centre: Sequence[float], sides: tuple[float, float], angle: float) 
 def mean_inside(probability: Floats, corners: Floats) -> float:
     """Mean of the map over the pixels of a quad `(4, 2)`; the part outside of the map does not count."""
     pixels = np.rint(corners).astype(np.int32)
-    x, y, width, height = cv2.boundingRect(pixels)
+    xs, ys = pixels.T.tolist()
     bottom_edge, right_edge = probability.shape[0] - 1, probability.shape[1] - 1
-    left, right = min(max(x, 0), right_edge), min(max(x + width - 1, 0), right_edge)
-    top, bottom = min(max(y, 0), bottom_edge), min(max(y + height - 1, 0), bottom_edge)
-    mask = np.zeros((bottom - top + 1, right - left + 1), dtype=np.uint8)
+    left, right = min(max(min(xs), 0), right_edge), min(max(*xs, 0), right_edge)
+    top, bottom = min(max(min(ys), 0), bottom_edge), min(max(*ys, 0), bottom_edge)
+    around = probability[top : bottom + 1, left : right + 1]
+    if _upright(xs, ys):
+        return float(cv2.mean(around)[0])
+    mask = np.zeros(around.shape, dtype=np.uint8)
     cv2.fillPoly(mask, [pixels], (1,), offset=(-left, -top))
-    return float(cv2.mean(probability[top : bottom + 1, left : right + 1], mask)[0])
+    return float(cv2.mean(around, mask)[0])
+
+
+def _upright(xs: Sequence[int], ys: Sequence[int]) -> bool:
+    """Whether four corners, one after the other, have level and plumb sides: most do, in whole pixels."""
+    first_level = ys[0] == ys[1] and ys[2] == ys[3] and xs[1] == xs[2] and xs[3] == xs[0]
+    return first_level or (xs[0] == xs[1] and xs[2] == xs[3] and ys[1] == ys[2] and ys[3] == ys[0])
 
 
 def clockwise(corners: Floats) -> Floats:

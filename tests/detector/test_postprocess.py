@@ -3,7 +3,7 @@
 import cv2
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from services.detector.postprocess import BoxRules, clockwise, find_lines, mean_inside
@@ -123,6 +123,9 @@ def test_no_more_candidates_than_allowed():
 
 
 @given(st.floats(10, 40), st.floats(10, 40), st.floats(-90, 90), st.floats(30, 34), st.floats(30, 34))
+@example(30, 12, 0, 32, 32)
+@example(30, 12, 90, 32, 32)
+@example(30, 12, 45, 32, 32)
 def test_the_mean_inside_equals_a_pixel_by_pixel_mean(width, height, angle, x, y):
     probability = np.random.default_rng(3).random((64, 64)).astype(np.float32)
     corners = cv2.boxPoints(((x, y), (width, height), angle))
