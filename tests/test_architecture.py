@@ -29,6 +29,7 @@ PURE = {
     "services/recognizer/decode.py",
     "services/gateway/jobs.py",
     "services/gateway/offsets.py",
+    "services/gateway/places.py",
     "services/gateway/reading_order.py",
     "services/gateway/crops.py",
     "services/cli/answers.py",

@@ -127,7 +127,8 @@ class UriUnavailable(OcrError):
     """The host of a `uri` cannot be reached, is busy or too slow: try again later.
 
     Not `retryable`, which would be for as long as it takes: documents whose host is gone would hold every
-    place. In Kafka it has `max_attempts` tries and is a dead letter then, to be sent back when the host is up.
+    place. In Kafka it has `max_attempts` tries and is a dead letter then, to be sent back when the host
+    is up.
     """
 
     code = "URI_UNAVAILABLE"

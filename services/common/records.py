@@ -176,7 +176,7 @@ def check_job(job: pb.Job) -> pb.Job:
 
 
 def check_document_type(content_type: str) -> None:
-    """Raise `UnsupportedFormat` for a media type of which no document is read here. None said: the bytes decide."""
+    """Raise `UnsupportedFormat` for a media type that is not read here; with none said the bytes decide."""
     kind = media_type(content_type)
     if kind not in _DOCUMENT_TYPES and not kind.startswith("image/"):
         raise UnsupportedFormat(

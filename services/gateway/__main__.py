@@ -45,7 +45,8 @@ def pipeline_limits(settings: GatewaySettings) -> PipelineLimits:
         max_pages_per_document=settings.max_pages_per_document,
         max_request_bytes=settings.max_request_mb * 2**20,
         cpu_threads=settings.cpu_threads,
-        uri_allow=settings.uri_allow,
+        uri_allow=settings.allowed_folders,
+        web=settings.web_limits,
         pdf_timeout_s=settings.pdf_timeout_s,
         pdf_memory_mb=settings.pdf_memory_mb,
     )

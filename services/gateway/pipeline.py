@@ -17,7 +17,7 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
@@ -35,6 +35,7 @@ from services.common.wire import put_pixels
 from services.gateway import source
 from services.gateway.clients import NoAnswer
 from services.gateway.crops import crops
+from services.gateway.fetch import Fetcher, WebLimits
 from services.gateway.pdf_process import PdfProcess
 from services.gateway.reading_order import reading_order
 from services.gateway.results import PageRead, assemble, from_error
@@ -83,6 +84,7 @@ class PipelineLimits:
     max_request_bytes: int = 32 * 2**20
     cpu_threads: int = 0
     uri_allow: tuple[str, ...] = ()
+    web: WebLimits = field(default_factory=WebLimits)
     pdf_timeout_s: float = 30.0
     pdf_memory_mb: int = 2048
 
@@ -124,11 +126,13 @@ class _Lane:
             name, limits.cpu_threads or os.cpu_count() or 1, turns=limits.max_pages_in_flight
         )
         self.pdfs = _Threads(f"{name}-pdf", 1, turns=1)
+        # A slow host keeps a thread waiting; and what was fetched is in memory until it is read.
+        self.fetches = _Threads(f"{name}-fetch", limits.max_pages_in_flight, turns=limits.max_pages_in_flight)
         self.pdf = PdfProcess(timeout_s=limits.pdf_timeout_s, memory_mb=limits.pdf_memory_mb)
 
     def close(self) -> None:
         """Let go of the threads and of the process."""
-        for threads in (self.images, self.pdfs):
+        for threads in (self.images, self.pdfs, self.fetches):
             threads.close()
         self.pdf.close()
 
@@ -156,6 +160,7 @@ class _Order:
     """That decode it."""
     own_places: asyncio.Semaphore
     wait_ms: float = 0.0
+    fetch_ms: float = 0.0
     reads: list[PageRead] = field(default_factory=list)
 
 
@@ -167,6 +172,7 @@ class Pipeline:
         self._recognizer = recognizer
         self._limits = limits
         self._online, self._bulk = _Lane("online", limits), _Lane("bulk", limits)
+        self._fetcher = Fetcher(limits.web)
         self._versions = decoder_versions()
         self.in_flight = 0
         """Documents being worked on."""
@@ -187,6 +193,7 @@ class Pipeline:
         _count_errors("recognizer", (error for read in order.reads for error in read.unread))
         result = assemble(job_id, job.file, order.reads, self._shaped_by(job.options))
         _count_errors("gateway", (read.error for read in order.reads if read.error))  # others failed it whole
+        result.timing.decode_ms += order.fetch_ms
         result.timing.wait_ms = (start - received) * 1000 + order.wait_ms
         result.timing.total_ms = (time.monotonic() - received) * 1000
         return result
@@ -241,7 +248,7 @@ class Pipeline:
     async def _read(self, order: _Order) -> None:
         """All pages, into `order.reads`. Only `OcrError` leaves, and cancellation."""
         try:
-            async with asyncio.timeout_at(order.deadline), asyncio.TaskGroup() as group:
+            async with asyncio.timeout_at(order.deadline), self._at_hand(order), asyncio.TaskGroup() as group:
                 if await self._is_pdf(order):
                     order.threads = order.lane.pdfs
                 await self._turn(order, group)
@@ -251,6 +258,22 @@ class Pipeline:
             raise _as_ocr_error(failed) from failed
         finally:
             order.threads.let_go(order.pages)
+
+    @contextlib.asynccontextmanager
+    async def _at_hand(self, order: _Order) -> AsyncIterator[None]:
+        """A document that a host has is in memory while it is read, and holds a place for such."""
+        if not source.on_network(order.job):
+            yield
+            return
+        asked = time.monotonic()
+        async with order.lane.fetches.turn:
+            order.wait_ms = (time.monotonic() - asked) * 1000
+            with _span("fetch"):
+                order.job, order.fetch_ms = await order.lane.fetches.run(
+                    source.fetched, order.job, self._fetcher, order.deadline
+                )
+            order.pages = _decoded(order.job, self._limits, order.lane.pdf)
+            yield
 
     async def _is_pdf(self, order: _Order) -> bool:
         """What the first bytes say. Of a file only they are read now, the whole when it has a place."""
@@ -273,7 +296,7 @@ class Pipeline:
             async with order.threads.turn:
                 await places.enter_async_context(order.lane.places)
                 if not order.reads:
-                    order.wait_ms = (time.monotonic() - asked) * 1000
+                    order.wait_ms += (time.monotonic() - asked) * 1000
                 with _span("decode"):
                     decoded, decode_ms = await order.threads.run(next, order.pages)
             read = PageRead(decoded.number)

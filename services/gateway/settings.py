@@ -9,6 +9,8 @@ from pydantic import Field, model_validator
 from services.common.images import LARGEST_MAX_PIXELS, ImageLimits
 from services.common.settings import CommaList, Port, Positive, ServerSettings
 from services.common.topics import topics_problem
+from services.gateway.fetch import WebLimits
+from services.gateway.places import Place, is_web, place
 
 
 class KafkaSettings(ServerSettings):
@@ -100,8 +102,20 @@ class GatewaySettings(KafkaSettings):
         2048, ge=1024, description="Address space, in MiB, of the process that draws PDFs."
     )
     uri_allow: CommaList = Field(
-        (), description="Folders that a job's `file:///…` may lie in, separated by commas; none by default."
+        (),
+        description=(
+            "Where a job's `uri` may lead, separated by commas: folders, and places such as "
+            "https://host[:port]/prefix; nowhere by default."
+        ),
     )
+    uri_allow_private: bool = Field(
+        False,
+        description=(
+            "Names of hosts in uri_allow may lead to private networks and to this machine; without it only "
+            "addresses that are written there themselves may."
+        ),
+    )
+    uri_timeout_s: float = Field(20.0, gt=0, description="Seconds for a document to come from its host.")
 
     max_request_mb: Positive = Field(
         32, description="Lines of a page are sent to the recognizer in requests of about this size, in MiB."
@@ -132,10 +146,26 @@ class GatewaySettings(KafkaSettings):
         for option in self.kafka_options:
             if "=" not in option:
                 raise ValueError(f"kafka_options: {option!r} is not name=value")
-        for folder in self.uri_allow:
+        for folder in self.allowed_folders:
             if not Path(folder).is_absolute() or not Path(folder).is_dir():
-                raise ValueError(f"uri_allow: {folder} is not an absolute path of a folder")
+                raise ValueError(f"uri_allow: {folder} is not an absolute path of a folder, or http(s)://…")
+        _ = self.web_limits
         return self
+
+    @property
+    def allowed_folders(self) -> tuple[str, ...]:
+        """The folders of `uri_allow`."""
+        return tuple(entry for entry in self.uri_allow if not is_web(entry))
+
+    @cached_property
+    def web_limits(self) -> WebLimits:
+        """What may be fetched from hosts. Raises `ValueError` for an entry of `uri_allow` that is wrong."""
+        return WebLimits(
+            allowed=tuple(_place(entry) for entry in self.uri_allow if is_web(entry)),
+            private_too=self.uri_allow_private,
+            timeout_s=self.uri_timeout_s,
+            max_bytes=self.max_document_mb * 2**20,
+        )
 
     @property
     def concurrent_calls(self) -> int:
@@ -157,3 +187,10 @@ class GatewaySettings(KafkaSettings):
             pdf_dpi=self.pdf_dpi,
             max_pdf_side=self.max_pdf_side,
         )
+
+
+def _place(entry: str) -> Place:
+    try:
+        return place(entry)
+    except ValueError as error:
+        raise ValueError(f"uri_allow: {entry}: {error}") from None

@@ -1,18 +1,23 @@
-"""From a job to the bytes of its document: what it carries, or a file in a folder that the operator allowed.
+"""From a job to the bytes of its document: what it carries, or what lies where the operator allowed it.
+
+That is a file in a folder, or what a host gives (`fetch.py`). Where the job says size or sha256, they hold.
 
 A `uri` comes from a stranger. Its text is checked before the disk is touched. Then its links are resolved,
 which only looks at them, and what comes out must lie inside an allowed folder before anything is opened; it
 is compared again when it is open, for whoever may write into an allowed folder could swap a link in between.
 """
 
+import hashlib
 import os
 import stat
 from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import unquote_to_bytes, urlsplit
 
-from services.common.errors import DocumentTooLarge, UriNotAllowed, UriUnreadable
+from services.common.errors import ChecksumMismatch, DocumentTooLarge, UriNotAllowed, UriUnreadable
 from services.common.pb import ocr_pb2 as pb
+from services.gateway.fetch import Fetcher
+from services.gateway.places import is_web
 
 _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _OPENED = Path("/proc/self/fd")
@@ -23,16 +28,40 @@ HEAD_BYTES = 1024
 
 
 def read(job: pb.Job, allowed: Sequence[str], max_bytes: int) -> bytes:
-    """The bytes of the job's document. Blocks on the disk: call it in a thread.
+    """The bytes of a document that is carried or a file. Blocks on the disk: call it in a thread.
 
-    Raises `UriNotAllowed`, `UriUnreadable`, `DocumentTooLarge`.
+    Raises `UriNotAllowed`, `UriUnreadable`, `DocumentTooLarge`, `ChecksumMismatch`.
     """
-    return _read(job, allowed, max_bytes, max_bytes + 1)
+    return _checked(job, _read(job, allowed, max_bytes, max_bytes + 1))
 
 
 def head(job: pb.Job, allowed: Sequence[str], max_bytes: int) -> bytes:
-    """The first `HEAD_BYTES` of what `read` would give; raises the same."""
+    """The first `HEAD_BYTES` of what `read` would give; raises the same, but checks no sha256."""
     return _read(job, allowed, max_bytes, HEAD_BYTES)[:HEAD_BYTES]
+
+
+def on_network(job: pb.Job) -> bool:
+    """Whether the document must be fetched first."""
+    return job.WhichOneof("source") == "uri" and is_web(job.uri)
+
+
+def fetched(job: pb.Job, fetcher: Fetcher, deadline: float | None) -> pb.Job:
+    """The job with its document in place of the `uri`. Blocks on the network: call it in a thread.
+
+    Raises what `Fetcher.fetch` does, and `ChecksumMismatch`.
+    """
+    content = _checked(job, fetcher.fetch(job.uri, size=job.size, deadline=deadline))
+    return pb.Job(content=content, options=job.options)
+
+
+def _checked(job: pb.Job, content: bytes) -> bytes:
+    """The bytes, if they are those that the job describes."""
+    what = job.uri.partition("?")[0] or "the document"
+    if job.size and len(content) != job.size:
+        raise ChecksumMismatch(f"{what} has {len(content)} bytes; the job says {job.size}")
+    if job.sha256 and (found := hashlib.sha256(content).hexdigest()) != job.sha256.lower():
+        raise ChecksumMismatch(f"{what} has the sha256 {found}; the job says {job.sha256.lower()}")
+    return content
 
 
 def _read(job: pb.Job, allowed: Sequence[str], max_bytes: int, wanted: int) -> bytes:

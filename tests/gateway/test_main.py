@@ -10,6 +10,8 @@ from services.common.settings import load
 from services.gateway import __main__ as gateway
 from services.gateway.__main__ import build, pipeline_limits
 from services.gateway.consumer import JobConsumer
+from services.gateway.fetch import WebLimits
+from services.gateway.places import place
 from services.gateway.settings import GatewaySettings
 
 
@@ -24,6 +26,8 @@ def settings(*flags: str) -> GatewaySettings:
         (("--max-request-mb", "64"), "max_request_mb must be below max_message_mb"),
         (("--uri-allow", "relative/folder"), "not an absolute path"),
         (("--uri-allow", "/does/not/exist"), "not an absolute path of a folder"),
+        (("--uri-allow", "https://user@host/"), "uri_allow: https://user@host/: write http"),
+        (("--uri-allow", "http://127.1/docs"), "uri_allow: http://127.1/docs: "),
         (("--max-pixels", "1000000000"), "less than or equal"),
         (("--kafka-options", "ssl"), "is not name=value"),
         (("--jobs-topic", "ocr.results"), "jobs_topic and results_topic are both 'ocr.results'"),
@@ -45,12 +49,13 @@ def test_limits_reach_the_pipeline(tmp_path: Path) -> None:
     limits = pipeline_limits(
         settings(
             *("--max-document-mb", "3", "--max-pages", "7", "--pdf-dpi", "150", "--max-request-mb", "5"),
-            *("--uri-allow", f"{tmp_path},/tmp"),
+            *("--uri-allow", f"{tmp_path},https://docs.example/slips,/tmp", "--uri-timeout-s", "3"),
         )
     )
     assert (limits.images.max_bytes, limits.images.max_pages, limits.images.pdf_dpi) == (3 * 2**20, 7, 150)
     assert limits.max_request_bytes == 5 * 2**20
     assert limits.uri_allow == (str(tmp_path), "/tmp")
+    assert limits.web == WebLimits((place("https://docs.example/slips"),), False, 3.0, 3 * 2**20)
 
 
 async def test_without_backends_the_gateway_is_not_ready_and_says_which_is_missing() -> None:
