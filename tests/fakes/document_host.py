@@ -75,8 +75,12 @@ class DocumentHost(contextlib.AbstractContextManager):
                 self.requests.append(head)
                 self.answer(connection, self._over)
 
-    def __exit__(self, *_: object) -> None:
+    def stop(self) -> None:
+        """End the answers that go on for ever."""
         self._over.set()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()

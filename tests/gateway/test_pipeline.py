@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,18 @@ from services.common.errors import (
     Overloaded,
     PredictorFailed,
     Unavailable,
+    UriNotAllowed,
+    UriUnavailable,
+    UriUnreadable,
 )
 from services.common.images import ImageLimits
 from services.common.pb import ocr_pb2 as pb
 from services.gateway.clients import NoAnswer
+from services.gateway.fetch import WebLimits
 from services.gateway.pipeline import MAX_LINE_BYTES, Pipeline, PipelineLimits, line_requests
+from services.gateway.places import place
 from tests.fakes.backends import FakeDetector, FakeRecognizer, paper, pixels, saved
+from tests.fakes.document_host import DocumentHost, document, says_for_ever
 from tests.fakes.pdf import laughing_pdf, pdf
 
 FORM = paper((10, 10, 110, 30), (150, 12, 290, 28), (10, 60, 210, 90))
@@ -307,6 +313,60 @@ async def test_a_pdf_named_by_a_uri_waits_with_the_other_pdfs_too(make_rig: Any,
         assert texts(await rig(saved(FORM))) == FORM_TEXT
         assert not waiting.done()
     assert (await waiting).status == pb.OK
+
+
+@pytest.fixture
+def host() -> Iterator[DocumentHost]:
+    with DocumentHost(document(saved(FORM))) as running:
+        yield running
+
+
+def web(host: DocumentHost) -> WebLimits:
+    return WebLimits((place(host.url("/")),))
+
+
+async def test_a_document_of_a_host_is_fetched_once_and_read(make_rig: Any, host: DocumentHost) -> None:
+    rig = make_rig(web=web(host))
+    job = pb.Job(uri=host.url(), job_id="7", file="a.png", size=len(saved(FORM)))
+    result = await rig.pipeline.recognize(job, priority=pb.BULK, deadline=None, received=time.monotonic())
+    assert (result.job_id, result.file, texts(result)) == ("7", "a.png", FORM_TEXT)
+    assert result.timing.decode_ms > 0
+    assert len(host.requests) == 1
+    assert job.uri, "a second try has to fetch it again"
+
+
+async def test_a_host_that_is_slow_holds_up_nobody_elses_document(make_rig: Any, host: DocumentHost) -> None:
+    rig = make_rig(web=web(host), cpu_threads=1, max_pages_in_flight=2)
+    host.answer = says_for_ever(b"", b"", every_s=0.01)
+
+    def read() -> asyncio.Task[pb.Result]:
+        job = pb.Job(uri=host.url())
+        end = time.monotonic() + 30
+        work = rig.pipeline.recognize(job, priority=pb.ONLINE, deadline=end, received=time.monotonic())
+        return asyncio.create_task(work)
+
+    waiting = [read() for _ in range(5)]
+    async with asyncio.timeout(30):
+        while len(host.requests) < 2:
+            await asyncio.sleep(0.005)
+        assert texts(await rig(saved(FORM))) == FORM_TEXT
+    assert not any(task.done() for task in waiting)
+    assert host.connections == 2, "no more are fetched than pages may be in memory"
+    host.stop()
+    for ended in await asyncio.gather(*waiting, return_exceptions=True):
+        assert isinstance(ended, UriUnavailable)
+
+
+async def test_a_document_that_no_host_gives_is_the_error_of_its_job(
+    make_rig: Any, host: DocumentHost
+) -> None:
+    rig = make_rig(web=web(host))
+    host.answer = document(b"", status="404 Gone")
+    for uri, error in ((host.url(), UriUnreadable), ("https://elsewhere.test/a", UriNotAllowed)):
+        with pytest.raises(error):
+            await rig.pipeline.recognize(
+                pb.Job(uri=uri), priority=pb.ONLINE, deadline=None, received=time.monotonic()
+            )
 
 
 async def test_timing_says_where_the_time_went(rig: Rig) -> None:

@@ -1,16 +1,21 @@
 """A `uri` reads what the operator allowed, and nothing else on the machine."""
 
+import hashlib
 import os
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.common.errors import DocumentTooLarge, UriNotAllowed, UriUnreadable
+from services.common.errors import ChecksumMismatch, DocumentTooLarge, UriNotAllowed, UriUnreadable
 from services.common.pb import ocr_pb2 as pb
 from services.gateway import source
+from services.gateway.fetch import Fetcher, WebLimits
+from services.gateway.places import place
+from tests.fakes.document_host import DocumentHost, document
 
 LIMIT = 100
 
@@ -134,3 +139,49 @@ def test_whatever_the_path_says_it_stays_inside(path: str) -> None:
     except UriNotAllowed:
         return
     assert found.is_relative_to("/srv/in")
+
+
+SHA256 = hashlib.sha256(b"slip").hexdigest()
+
+
+@pytest.mark.parametrize(
+    "said", [{"sha256": SHA256}, {"sha256": SHA256.upper()}, {"size": 4}, {"sha256": SHA256, "size": 4}]
+)
+def test_a_document_that_is_as_described_is_read(disk: Path, said: dict[str, Any]) -> None:
+    for given_as in ({"uri": f"file://{disk}/in/slip.png"}, {"content": b"slip"}):
+        assert source.read(pb.Job(**given_as, **said), [str(disk / "in")], LIMIT) == b"slip"
+
+
+@pytest.mark.parametrize(
+    "said", [{"sha256": SHA256[:-1] + "0"}, {"size": 5}, {"size": 3}, {"sha256": SHA256, "size": 5}]
+)
+def test_another_document_than_described_is_refused(disk: Path, said: dict[str, Any]) -> None:
+    for given_as in ({"uri": f"file://{disk}/in/slip.png"}, {"content": b"slip"}):
+        with pytest.raises(ChecksumMismatch, match="the job says"):
+            source.read(pb.Job(**given_as, **said), [str(disk / "in")], LIMIT)
+
+
+@pytest.mark.parametrize(
+    ("job", "on_network"),
+    [
+        (pb.Job(uri="https://docs.example/a"), True),
+        (pb.Job(uri="HTTP://x"), True),
+        (pb.Job(uri="file:///a"), False),
+        (pb.Job(uri="ftp://a"), False),
+        (pb.Job(content=b"http://x"), False),
+    ],
+)
+def test_what_must_be_fetched_first_is_known_by_its_uri(job: pb.Job, on_network: bool) -> None:
+    assert source.on_network(job) is on_network
+
+
+def test_a_fetched_job_carries_its_document_and_the_wishes() -> None:
+    with DocumentHost(document(b"slip")) as host:
+        web = Fetcher(WebLimits((place(host.url("/")),)))
+        asked = pb.Job(uri=host.url("/a?sig=x"), sha256=SHA256, options=pb.Options(min_confidence=0.5))
+        assert source.fetched(asked, web, None) == pb.Job(content=b"slip", options=asked.options)
+        assert asked.uri
+        asked.sha256 = "0" * 64
+        with pytest.raises(ChecksumMismatch) as refused:
+            source.fetched(asked, web, None)
+        assert "sig" not in str(refused.value)
