@@ -324,17 +324,19 @@ class BatchQueue(Generic[Payload]):
     def _best(self, now: float) -> _Candidate[Payload] | None:
         """The most urgent of what is due; online that waits for company only, before bulk that does not."""
         lines = self._lines.values()
-        best = self._most_urgent(((line, why) for line in lines if (why := self._due(line, now))), now)
+        best = self._most_urgent([(line, why) for line in lines if (why := self._due(line, now))], now)
         if best is None or best[0][0] < Priority.BULK:
             return best
         online: Reason = "online"
-        return self._most_urgent(((line, online) for line in lines if line.online), now) or best
+        return self._most_urgent([(line, online) for line in lines if line.online], now) or best
 
     def _most_urgent(
         self, lines: Iterable[tuple[_Line[Payload], Reason]], now: float
     ) -> _Candidate[Payload] | None:
         candidates = [
-            (self._urgency(head, now), head, line, reason) for line, reason in lines for head in line.heads()
+            ((self._rank(head, now), head.wanted_by, head.number), head, line, reason)
+            for line, reason in lines
+            for head in line.heads()
         ]
         return min(candidates, default=None)
 
@@ -351,7 +353,7 @@ class BatchQueue(Generic[Payload]):
         return best is None or rank <= best[0][0]
 
     def _due(self, line: _Line[Payload], now: float) -> Reason | None:
-        if len(line) >= line.full:
+        if len(line.online) + len(line.bulk) >= line.full:  # asked of every line at every turn
             return "full" if line.full == self._largest else "pixels"
         if self.closed:
             return "closing"
@@ -360,10 +362,6 @@ class BatchQueue(Generic[Payload]):
 
     def _waited_enough_at(self, line: _Line[Payload]) -> float:
         return line.oldest() + self._delay
-
-    def _urgency(self, entry: Entry[Payload], now: float) -> tuple[int, float, int]:
-        """Smaller is sooner."""
-        return (self._rank(entry, now), entry.wanted_by, entry.number)
 
     def _rank(self, entry: Entry[Payload], now: float) -> int:
         """The class of an item at this moment: 0 is bulk whose turn it is."""
