@@ -44,8 +44,9 @@ def put_pixels(image: pb.Image, pixels: NDArray[np.uint8]) -> None:
 
     In its place in the request: a message that is put into another is copied with all its bytes.
     """
-    image.raw.height, image.raw.width = pixels.shape[:2]
-    image.raw.data = pixels.tobytes()
+    raw = image.raw
+    raw.height, raw.width = pixels.shape[:2]
+    raw.data = pixels.tobytes()
 
 
 def raw_image(pixels: NDArray[np.uint8]) -> pb.Image:

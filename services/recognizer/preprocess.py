@@ -10,6 +10,7 @@ columns that hold the line, cuts the decoding and weighs the confidence. It cann
 looking at the padding.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 
 import numpy as np
@@ -39,8 +40,8 @@ def content_width(height: int, width: int, ladder: Sequence[int] = WIDTH_LADDER)
 
 
 def padded_width(content: int, ladder: Sequence[int] = WIDTH_LADDER) -> int:
-    """The lowest rung that holds this many columns; the last one for a line wider than all."""
-    return next((rung for rung in ladder if rung >= content), ladder[-1])
+    """The lowest rung of a rising ladder that holds this many columns; the last one for a wider line."""
+    return ladder[min(bisect_left(ladder, content), len(ladder) - 1)]
 
 
 def resize(line: NDArray[np.uint8], ladder: Sequence[int] = WIDTH_LADDER) -> NDArray[np.uint8]:
