@@ -12,7 +12,6 @@ import hashlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ParamSpec, Protocol, TypeVar
@@ -41,6 +40,7 @@ from services.common.pb import ocr_pb2 as pb
 from services.common.predictor import Batch, PredictorHost, PredictorResult
 from services.common.settings import BatchSettings, EngineSettings
 from services.common.telemetry import METRICS, BatchTelemetry, Rider, observe, recorded_span
+from services.common.threads import Threads
 
 log = logging.getLogger(__name__)
 
@@ -145,7 +145,7 @@ class ServedModel:
         self._batcher: Batcher[Image, Arrays] = Batcher(
             limits, self._pool, concurrency=len(hosts), observer=BatchTelemetry(stage)
         )
-        self._threads = ThreadPoolExecutor(usable_cores() + 1, stage)
+        self._threads = Threads(stage, usable_cores() + 1)
         self._state = "starting"
 
     @property
@@ -225,8 +225,7 @@ class ServedModel:
         self, work: Callable[Parameters, Returned], *args: Parameters.args, **kwargs: Parameters.kwargs
     ) -> Returned:
         """Do work that takes milliseconds of CPU without blocking the event loop."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, lambda: work(*args, **kwargs))
+        return await self._threads.run(work, *args, **kwargs)
 
     async def drain(self) -> None:
         """Refuse new work and finish what was accepted."""
@@ -237,7 +236,7 @@ class ServedModel:
         """End the predictor processes; whatever still waits is answered with ShuttingDown."""
         await self._batcher.close()
         await self._pool.close()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
 
 
 @dataclass(frozen=True)

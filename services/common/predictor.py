@@ -34,7 +34,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Literal
@@ -45,6 +44,7 @@ from numpy.typing import NDArray
 from services.common.engines.base import EngineSpec, EngineUnavailable, Outputs
 from services.common.errors import OcrError, PredictorFailed, ShuttingDown, Unavailable
 from services.common.predictor_link import Done, Failed, Ready, Region, Run, Start
+from services.common.threads import Threads
 
 log = logging.getLogger(__name__)
 
@@ -124,7 +124,7 @@ class PredictorHost:
         self._start_timeout_s = start_timeout_s
         self._start_attempts = start_attempts
         self._on_restart = on_restart
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="predictor")
+        self._thread = Threads("predictor")
         self._closing = threading.Event()
         self._state: State = "new"
         self._worker: _Worker | None = None
@@ -170,7 +170,7 @@ class PredictorHost:
         """
         self._state = "starting"
         self._loop = asyncio.get_running_loop()
-        await self._loop.run_in_executor(self._thread, self._first_start)
+        await self._thread.run(self._first_start)
 
     async def run(self, batch: Batch) -> PredictorResult:
         """Run one batch. Calls queue up in order; during a restart they wait for it.
@@ -179,14 +179,15 @@ class PredictorHost:
         """
         self._refuse_unless_running()
         self._refuse_if_failed()
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._run, batch)
+        return await self._thread.run(self._run, batch)
 
     async def close(self) -> None:
         """End the worker and free the memory. A batch that still runs is abandoned: drain first."""
         self._closing.set()
         if worker := self._worker:
             worker.kill()
-        await asyncio.to_thread(self._thread.shutdown)
+        self._thread.close()
+        await asyncio.to_thread(self._thread.join)
         self._bury()
 
     def _alive(self) -> bool:
@@ -335,7 +336,7 @@ class PredictorHost:
             except Exception:
                 log.exception("the predictor's thread failed")
 
-        # Closing may win the race to the executor, and then there is nothing to do.
+        # Closing may win the race to the thread, and then there is nothing to do.
         with suppress(RuntimeError):
             self._thread.submit(logged)
 
