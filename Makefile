@@ -9,6 +9,7 @@ SLIPS := $(wildcard $(SLIPS_DIR)/*.png $(SLIPS_DIR)/*.jp*g)
 DOCUMENTS ?= $(SLIPS_DIR)
 CALLED ?=
 LINES ?=
+ONLY ?=
 PROTO_OUTPUTS := services/common/pb protos/schemas
 
 .PHONY: setup demo bench test lint types protos protos-check lock quantize-check clean
@@ -29,10 +30,11 @@ demo: setup
 	$(BIN)/ocrctl demo --out out/demo $(SLIPS)
 
 # The pipeline beside its floor and its peers, and all studies, on DOCUMENTS, a folder of page images; CALLED is
-# what the report calls them, LINES a folder of images of single lines. QUICK=1 takes minutes and writes to out/.
+# what the report calls them, LINES a folder of images of single lines. Some 20 minutes on two cores; QUICK=1 takes
+# 3 and writes to out/. ONLY=memory,classes measures these parts anew and keeps the rest of the report.
 bench: setup
 	$(BIN)/python -m loadgen bench $(DOCUMENTS) --kafka local --called "$(CALLED)" \
-	    $(if $(filter-out $(SLIPS_DIR),$(DOCUMENTS)),--mix $(SLIPS_DIR)) $(if $(LINES),--lines $(LINES)) $(if $(QUICK),--quick --out out/bench,--out docs)
+	    $(if $(filter-out $(SLIPS_DIR),$(DOCUMENTS)),--mix $(SLIPS_DIR)) $(if $(LINES),--lines $(LINES)) $(if $(ONLY),--only $(ONLY)) $(if $(QUICK),--quick --out out/bench,--out docs)
 
 test: setup
 	$(BIN)/python -m pytest

@@ -8,7 +8,8 @@ import logging
 import shlex
 import signal
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,8 +19,7 @@ from services.common.errors import SetupError
 
 if TYPE_CHECKING:
     from loadgen.baseline import Plan
-    from loadgen.benchmark import Report
-    from loadgen.report import Section
+    from loadgen.corpus import Document
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -49,12 +49,15 @@ PeersOption = Annotated[
     str | None,
     typer.Option(
         metavar="NAMES",
-        help="Other systems, of rapidocr,paddleocr; '' for none. Else both; with --quick the first.",
+        help="Other systems, of rapidocr,paddleocr; '' for none. Else both; with --quick none.",
     ),
 ]
 SystemsOption = Annotated[
     str | None,
-    typer.Option(metavar="NAMES", help="Model sets, of v6-small,v6-small-int8,v5-mobile. Else likewise."),
+    typer.Option(
+        metavar="NAMES",
+        help="Model sets, of v6-small,v6-small-int8,v5-mobile. Else all; with --quick the first.",
+    ),
 ]
 CalledOption = Annotated[
     str, typer.Option(metavar="TEXT", help="What the report calls the pages; else the name of the folder.")
@@ -68,6 +71,14 @@ MixOption = Annotated[
 LinesOption = Annotated[
     Path | None,
     typer.Option(metavar="DIR", help="Images of single lines, for the study of batch invariance."),
+]
+OnlyOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PARTS",
+        help="Measure these parts anew and keep the rest of the report: of baseline, cpu, waiting, memory,"
+        " classes, designs, invariance.",
+    ),
 ]
 
 
@@ -92,13 +103,8 @@ def baseline(
     The floor is what the bare models take for the same pages in a loop, with nothing around them. Peers run
     the same weights in environments of their own, which are made in the cache folder the first time.
     """
-    from loadgen import benchmark, machine
-
-    with _ended_in_words():
-        here = machine.look()
-        with _plan(folder, kafka, peers, systems, mix, quick=quick) as plan:
-            parts = benchmark.of_baseline(plan, here, called or folder.resolve().name, _command())
-            _write(benchmark.Report(out / "baseline.md", "Baseline"), parts)
+    options = _Options(folder, kafka, peers, systems, mix, called, quick=quick)
+    _measure(options, out / "baseline.md", "Baseline", ("baseline",))
 
 
 @app.command()
@@ -112,37 +118,67 @@ def bench(
     called: CalledOption = "",
     mix: MixOption = None,
     lines: LinesOption = None,
+    only: OnlyOption = None,
 ) -> None:
-    """The baseline and all studies: memory, classes, designs of the field, batch invariance."""
+    """The baseline and all studies: memory, classes, designs of the field, batch invariance.
+
+    Some 20 minutes on two cores; with --quick 3, which leave out the peers and most studies.
+    """
+    from loadgen.benchmark import PARTS, QUICK_PARTS
+
+    options = _Options(folder, kafka, peers, systems, mix, called, lines, quick=quick)
+    names = _names(only, PARTS, "--only", QUICK_PARTS if quick else PARTS)
+    _measure(options, out / "benchmarks.md", "Benchmarks", names, anew=only is None)
+
+
+@dataclass(frozen=True)
+class _Options:
+    """What both commands are told."""
+
+    folder: Path
+    kafka: str
+    peers: str | None
+    systems: str | None
+    mix: Path | None
+    called: str
+    lines: Path | None = None
+    quick: bool = False
+
+
+def _measure(options: _Options, path: Path, title: str, names: Sequence[str], *, anew: bool = True) -> None:
+    """Measure these parts into a report, `anew` or beside the other parts that it has."""
     from loadgen import benchmark, machine
     from loadgen.studies.context import Context
 
     with _ended_in_words():
-        here = machine.look()
-        with _plan(folder, kafka, peers, systems, mix, quick=quick) as plan:
-            context = Context(plan.corpus.documents, plan.kafka or None, quick=quick, lines=lines)
-            name = called or folder.resolve().name
-            parts = benchmark.of_everything(plan, context, here, name, _command())
-            _write(benchmark.Report(out / "benchmarks.md", "Benchmarks"), parts)
+        here, report = machine.look(), benchmark.Report(path, title)
+        kept = [] if anew else report.kept(here)
+        with _plan(options) as (plan, documents):
+            context = Context(documents, plan.kafka or None, quick=options.quick, lines=options.lines)
+            ways = benchmark.measures(plan, context, options.called or options.folder.resolve().name)
+            command = _command()
+            fresh = benchmark.measured(names, ways, context, here, command)
+            report.collect(here.section([command]), fresh, kept)
+    typer.echo(path.read_text(encoding="utf-8"))
+    typer.echo(f"written to {path} and {report.data_path.name}", err=True)
 
 
 @contextlib.contextmanager
-def _plan(
-    folder: Path, kafka: str, peers: str | None, systems: str | None, mix: Path | None, *, quick: bool
-) -> Iterator["Plan"]:
-    """What was asked for, with a broker that runs as long as the block."""
+def _plan(options: _Options) -> Iterator[tuple["Plan", "tuple[Document, ...]"]]:
+    """The baseline that was asked for, and all pages, with a broker that runs as long as the block."""
     from loadgen import corpus
     from loadgen.baseline import FULL, QUICK, SYSTEMS, Plan
     from loadgen.broker import broker
     from loadgen.machine import cores
     from loadgen.peers.measure import PEERS
 
-    chosen = _names(systems, SYSTEMS, "--systems", quick=quick)
-    rivals = _names(peers, PEERS, "--peers", quick=quick)
-    pages, others = corpus.load(folder), corpus.load(mix).documents if mix else ()
-    with broker(kafka) as address:
-        yield Plan(
-            corpus=pages,
+    quick, mix = options.quick, options.mix
+    chosen = _names(options.systems, SYSTEMS, "--systems", tuple(SYSTEMS)[: 1 if quick else None])
+    rivals = _names(options.peers, PEERS, "--peers", () if quick else tuple(PEERS))
+    pages, others = corpus.load(options.folder), corpus.load(mix).documents if mix and not quick else ()
+    with broker(options.kafka) as address:
+        plan = Plan(
+            corpus=pages.first(QUICK.counted) if quick else pages,
             mix=others,
             kafka=address,
             systems=tuple(SYSTEMS[name] for name in chosen),
@@ -150,12 +186,15 @@ def _plan(
             scale=QUICK if quick else FULL,
             cores=cores(),
         )
+        yield plan, pages.documents
 
 
-def _names(asked: str | None, known: Mapping[str, object], option: str, *, quick: bool) -> tuple[str, ...]:
-    """The names in a list with commas. Without a list: all that are known, or the first if `quick`."""
+def _names(
+    asked: str | None, known: Collection[str], option: str, otherwise: Sequence[str]
+) -> tuple[str, ...]:
+    """The names in a list with commas; `otherwise` without a list."""
     if asked is None:
-        return tuple(known)[: 1 if quick else None]
+        return tuple(otherwise)
     names = tuple(name.strip() for name in asked.split(",") if name.strip())
     if wrong := [name for name in names if name not in known]:
         raise typer.BadParameter(
@@ -164,16 +203,10 @@ def _names(asked: str | None, known: Mapping[str, object], option: str, *, quick
     return names
 
 
-def _command() -> tuple[str, ...]:
+def _command() -> str:
     """The command without the folders of this machine."""
     words = [Path(word).name if "/" in word else word for word in sys.argv[1:]]
-    return (shlex.join(["loadgen", *words]),)
-
-
-def _write(report: "Report", parts: Iterable["Section"]) -> None:
-    report.collect(parts)
-    typer.echo(report.path.read_text(encoding="utf-8"))
-    typer.echo(f"written to {report.path} and {report.path.with_suffix('.json').name}", err=True)
+    return shlex.join(["loadgen", *words])
 
 
 @contextlib.contextmanager

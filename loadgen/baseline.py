@@ -1,8 +1,10 @@
 """The pipeline beside the floor of its models and beside its peers, on the user's own pages.
 
 For each model set, on the same pages, one after the other: the services are started with their default
-settings; all pages go through once, which warms up and gives the lines; then the bare models, the pipeline
-under more work than it can do, and the bare models again; at last the peer that runs the same weights.
+settings, which warms up every shape; then the pipeline under more work than it can do, which gives the
+texts too; at last the peer that runs the same weights. For the first set also the bare models on the lines
+that were found: one half of the batches right after the pipeline, the other after the mixed load, so that a
+machine that changes its speed meanwhile shows.
 """
 
 import asyncio
@@ -10,7 +12,6 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import mean
 
 from loadgen import corpus, floor
 from loadgen.corpus import Corpus, Document
@@ -60,11 +61,13 @@ class Scale:
     """How much is measured.
 
     The pages go through the pipeline as often as gives `counted` of them, between `edge` more at the start
-    and at the end that do not count. Settings of floor and peers are chosen on `choose_from` pages, 0: not.
+    and at the end that do not count. The mixed load is `mixed` documents, edges included. Settings of floor
+    and peers are chosen on `choose_from` pages, 0: not.
     """
 
     counted: int
     edge: int
+    mixed: int
     choose_from: int
 
     def rounds(self, pages: int) -> int:
@@ -72,8 +75,8 @@ class Scale:
         return max(1, round(self.counted / pages))
 
 
-FULL = Scale(counted=32, edge=12, choose_from=2)
-QUICK = Scale(counted=10, edge=5, choose_from=0)
+FULL = Scale(counted=32, edge=6, mixed=24, choose_from=2)
+QUICK = Scale(counted=5, edge=2, mixed=0, choose_from=0)
 
 
 @dataclass(frozen=True)
@@ -123,15 +126,15 @@ class Load:
 
 @dataclass(frozen=True)
 class Beneath:
-    """The bare models, before and after the pipeline's run, each with its best setting."""
+    """The bare models, a half of their batches at each of two times, each with its best setting."""
 
     settings: Mapping[floor.Role, floor.Setting]
     passes: tuple[floor.Pass, ...]
 
     @property
     def seconds(self) -> float:
-        """Seconds a page, both models and both passes together."""
-        return mean(one.det_s + one.rec_s for one in self.passes)
+        """Seconds a page, both models and both halves together."""
+        return sum(one.det_s + one.rec_s for one in self.passes)
 
 
 @dataclass(frozen=True)
@@ -202,28 +205,36 @@ def _peer(name: str, plan: Plan) -> Outcome:
 
 
 def measure(system: System, plan: Plan, *, first: bool) -> Measured:
-    """One system; the first with its floor before and after, and with the mixed load if there is one."""
+    """One system; the first with its floor and with the mixed load if there is one."""
     for role in floor.ROLES:
         resolve(system.models, role)  # says what is missing before anything is started
     told = {"engine": system.engine, "models": system.models}
     config = StackConfig(detector=told, recognizer=told, kafka=plan.kafka)
-    pages = plan.corpus.documents
+    pages, scale = plan.corpus.documents, plan.scale
+    count = scale.rounds(len(pages)) * len(pages) + 2 * scale.edge
+    beneath, mixed = None, None
     with running(config) as stack, through(stack) as send:
         log.info("the services are ready")
-        once = answered(send(pages))
-        beneath, load = None, None
+        load, answers = under_load(stack, send, tuple(corpus.repeated(pages, count)), scale.edge)
         if first:
-            inputs = floor.Inputs.of(pages, once.lines_by_name())
-            bare = floor.Bare(system.engine, system.models)
-            with floor.warm(bare, inputs, cores=plan.cores, choose_from=plan.scale.choose_from) as loops:
-                before = loops.measure()
-                load = under_load(stack, send, pages, plan.scale)
-                beneath = Beneath(loops.settings, (before, loops.measure()))
-        load = load or under_load(stack, send, pages, plan.scale)
-        both = tuple(corpus.mixed(pages, plan.mix, plan.scale.counted)) if first and plan.mix else ()
-        mixed = under_load(stack, send, both, plan.scale) if both else None
-    accuracy = score(plan.corpus.labels, texts(once))
-    return Measured(system, beneath, load, mixed, accuracy)
+            beneath, mixed = _compared(system, plan, stack, send, answers)
+    return Measured(system, beneath, load, mixed, score(plan.corpus.labels, texts(answers)))
+
+
+def _compared(
+    system: System, plan: Plan, stack: Stack, send: Send, answers: Run
+) -> tuple[Beneath, Load | None]:
+    """The floor, and in the middle of it the mixed load if there is one."""
+    pages, scale, mixed = plan.corpus.documents, plan.scale, None
+    inputs = floor.Inputs.of(pages, answers.lines_by_name())
+    bare = floor.Bare(system.engine, system.models)
+    with floor.warm(bare, inputs, cores=plan.cores, choose_from=scale.choose_from) as loops:
+        passes = [loops.measure(0)]
+        if plan.mix:
+            both = tuple(corpus.mixed(pages, plan.mix, scale.mixed))
+            mixed, _ = under_load(stack, send, both, scale.edge)
+        passes.append(loops.measure(1))
+        return Beneath(loops.settings, tuple(passes)), mixed
 
 
 def texts(answers: Run) -> dict[str, list[str]]:
@@ -256,21 +267,21 @@ def answered(answers: Run) -> Run:
     return answers
 
 
-def under_load(stack: Stack, send: Send, pages: Sequence[Document], scale: Scale) -> Load:
-    """All pages several times, as fast as they are taken in."""
-    count = scale.rounds(len(pages)) * len(pages) + 2 * scale.edge
+def under_load(stack: Stack, send: Send, pages: Sequence[Document], edge: int) -> tuple[Load, Run]:
+    """These pages, as fast as they are taken in, and their answers; `edge` at either end do not count."""
     cpu = stack.cpu_s()
     metrics = {stage: stack.metrics(stage) for stage in ("detector", "recognizer")}
-    answers = answered(send(tuple(corpus.repeated(pages, count))))
-    rate = answers.steady_rate(scale.edge)
-    log.info("pipeline: %.3f s a page over %d pages", 1 / rate, count)
-    return Load(
+    answers = answered(send(pages))
+    rate = answers.steady_rate(edge)
+    log.info("pipeline: %.3f s a page over %d pages", 1 / rate, len(pages))
+    load = Load(
         rate=rate,
         whole_rate=answers.whole_rate(),
-        pages=count,
-        cpu_ms={name: 1000 * (s - cpu.get(name, 0)) / count for name, s in stack.cpu_s().items()},
+        pages=len(pages),
+        cpu_ms={name: 1000 * (s - cpu.get(name, 0)) / len(pages) for name, s in stack.cpu_s().items()},
         waste={stage: waste(before, stack.metrics(stage)) for stage, before in metrics.items()},
     )
+    return load, answers
 
 
 def waste(before: Metrics, after: Metrics) -> Waste:

@@ -107,12 +107,13 @@ def _how(found: Baseline, called: str) -> str:
     return (
         f"Pages: {called} ({pages} pages).\n\n"
         f"* Pipeline: {found.plan.door}, gateway, detector, recognizer and back, all on this machine, with"
-        " default settings. Every page goes through once to warm up, then"
-        f" {scale.rounds(pages)} times with all of them waiting from the start. Seconds a page are those"
-        f" between answer number {scale.edge} and the answer {scale.edge} before the last.\n"
+        f" default settings; {scale.rounds(pages) * pages + 2 * scale.edge} pages that wait from the start."
+        f" Seconds a page are those between answer number {scale.edge} and the answer {scale.edge} before the"
+        " last.\n"
         "* Bare models: a loop without serving; pages at longest side 960 and lines in width steps of 32 at"
-        " hand; before and after the pipeline's run, at the best of the settings below.\n"
-        "* Peers: in one process, the seconds of their own call from file to texts, after"
+        " hand, all of them once: a half of the batches right after the pipeline's run, the other after the"
+        " mixed load if there is one; at the best of the settings below.\n"
+        "* Peers: in one process, all pages once, the seconds of their own call from file to texts, after"
         f" {peers.WARM_UP} pages.\n"
         "* `found`: share of the labelled strings that were read whole. CER: character error rate."
     )
@@ -147,7 +148,10 @@ def floors(found: Baseline) -> Section:
         for one, beneath in measured
     ]
     head = ["models", "det ms/page", "rec ms/page", "det setting", "rec setting"]
-    text = "Milliseconds before / after the pipeline's run.\n\n" + table(head, rows)
+    text = (
+        "Right after the pipeline's run / later: each a half of the batches, which together are one run.\n\n"
+    )
+    text += table(head, rows)
     return Section(
         "Floor", text, {one.system.name: [asdict(p) for p in beneath.passes] for one, beneath in measured}
     )

@@ -1,26 +1,40 @@
-"""Baseline and studies in one report, written part by part: an interrupted run leaves what it had."""
+"""Baseline and studies in one report, written part by part: an interrupted run leaves what it had.
+
+Each part can be measured by itself and takes the place of what the report had of it.
+"""
 
 import importlib
+import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from loadgen import baseline, baseline_report, cpu_budget, report, wait_study
 from loadgen.baseline import Plan
+from loadgen.errors import OtherMachine
 from loadgen.machine import Machine
-from loadgen.report import Section
+from loadgen.report import Part, Section
 from loadgen.studies import NAMES
 from loadgen.studies.context import Context
 from services.common.errors import SetupError
 
 INTRODUCTION = (
-    "Written by `make bench`; the same figures for programs are in benchmarks.json. Ratios carry over to"
-    " other machines, seconds do not."
+    "Written by `make bench`; the same figures for programs are in the JSON file beside it. Ratios carry over"
+    " to other machines, seconds do not. A part can be measured by itself (`make bench ONLY=memory`), so each"
+    " says when it was measured and how long that took. Which widths lines are padded to is a study of its"
+    " own: [ladders](ladders.md)."
 )
 
-WAIT_SEED, WAIT_LINES = 1, 6000
+WAIT_SEED, WAIT_LINES = 1, 2000
+
+PARTS = ("baseline", "cpu", "waiting", *NAMES)
+"""In the order in which they are measured and written."""
+QUICK_PARTS = ("baseline", "cpu", "classes", "invariance")
+
+Measure = Callable[[], Sequence[Section]]
 
 log = logging.getLogger(__name__)
 
@@ -32,19 +46,43 @@ class Report:
     path: Path
     title: str
 
-    def write(self, parts: Sequence[Section]) -> None:
-        """Both files, whole or not at all."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        replace_text(self.path, report.markdown(self.title, parts))
-        replace_text(self.path.with_suffix(".json"), report.as_json(parts))
+    @property
+    def data_path(self) -> Path:
+        """The JSON file."""
+        return self.path.with_suffix(".json")
 
-    def collect(self, parts: Iterable[Section]) -> list[Section]:
-        """Write as they come; all of them."""
-        found: list[Section] = []
-        for part in parts:
-            found.append(part)
-            self.write(found)
-        return found
+    def write(self, machine: Section, parts: Sequence[Part]) -> None:
+        """Both files, whole or not at all."""
+        about = Section("About these figures", f"{INTRODUCTION}\n\n{report.how_long(parts)}")
+        sections = [about, machine, *(section for part in parts for section in part.sections)]
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        replace_text(self.path, report.markdown(self.title, sections))
+        replace_text(self.data_path, report.as_json(sections, parts))
+
+    def kept(self, machine: Machine) -> list[Part]:
+        """The parts that are there already. Raises OtherMachine: they were measured elsewhere."""
+        if not self.data_path.exists():
+            return []
+        data = json.loads(self.data_path.read_text(encoding="utf-8"))
+        before = data["Machine"]
+        if (before["cpu"], before["cores"]) != (machine.cpu, machine.cores):
+            raise OtherMachine(
+                f"{self.path} is about {before['cores']} cores of {before['cpu']}, and this is another"
+                " machine: measure all parts, or write elsewhere with --out"
+            )
+        return in_order(report.read_back(self.path.read_text(encoding="utf-8"), data))
+
+    def collect(self, machine: Section, fresh: Iterable[Part], kept: Sequence[Part] = ()) -> None:
+        """Write parts as they come, each in its place among those that are kept."""
+        parts = {part.name: part for part in kept}
+        for part in fresh:
+            parts[part.name] = part
+            self.write(machine, in_order(parts.values()))
+
+
+def in_order(parts: Iterable[Part]) -> list[Part]:
+    """As the report has them."""
+    return sorted(parts, key=lambda part: PARTS.index(part.name))
 
 
 def replace_text(path: Path, text: str) -> None:
@@ -54,26 +92,31 @@ def replace_text(path: Path, text: str) -> None:
     fresh.replace(path)
 
 
-def of_baseline(plan: Plan, machine: Machine, called: str, commands: Sequence[str]) -> Iterator[Section]:
-    """The machine, then what the baseline found."""
-    yield machine.section(commands)
-    yield from baseline_report.sections(baseline.run(plan), called)
+def measures(plan: Plan, context: Context, called: str) -> Mapping[str, Measure]:
+    """How each part is measured. A study that cannot run says why in its place."""
+    return {
+        "baseline": lambda: baseline_report.sections(baseline.run(plan), called),
+        "cpu": lambda: [guarded("CPU outside of the models", partial(cpu_budget.run, context))],
+        "waiting": lambda: [wait_study.section(WAIT_SEED, WAIT_LINES)],
+        **{name: partial(_one, name, context) for name in NAMES},
+    }
 
 
-def of_everything(
-    plan: Plan, context: Context, machine: Machine, called: str, commands: Sequence[str]
-) -> Iterator[Section]:
-    """The baseline, then all studies. A study that cannot run says why in its place."""
-    yield Section("About these figures", INTRODUCTION)
-    yield from of_baseline(plan, machine, called, commands)
-    log.info("study: processor time beside the models")
-    yield guarded("CPU outside of the models", partial(cpu_budget.run, context))
-    if not context.quick:
-        log.info("study: waiting for company")
-        yield wait_study.section(WAIT_SEED, WAIT_LINES)
-    for name in NAMES:
-        log.info("study: %s", name)
-        yield study(name, context)
+def _one(name: str, context: Context) -> Sequence[Section]:
+    return [study(name, context)]
+
+
+def measured(
+    names: Sequence[str], by_name: Mapping[str, Measure], context: Context, machine: Machine, command: str
+) -> Iterator[Part]:
+    """These parts, one after the other, in the order of the report."""
+    for name in sorted(names, key=PARTS.index):
+        log.info("part: %s", name)
+        began = time.monotonic()
+        sections = tuple(context.marked(section) for section in by_name[name]())
+        took = time.monotonic() - began
+        log.info("part: %s took %.0f s", name, took)
+        yield Part(name, sections, round(took, 1), machine.commit, machine.date, command)
 
 
 def study(name: str, context: Context) -> Section:

@@ -25,3 +25,7 @@ class PeerUnavailable(SetupError):
 
 class FloorFailed(SetupError):
     """The bare models could not be run."""
+
+
+class OtherMachine(SetupError):
+    """A report holds figures of another machine, to which none of this one may be added."""

@@ -19,7 +19,7 @@ from services.common.models import resolve
 
 DRIVER = Path(__file__).with_name("driver.py")
 WARM_UP = 3
-"""Pages that are read before anything counts."""
+"""Pages that are read before anything counts; one where settings are compared."""
 QUIET_ENVIRONMENT = {
     "PADDLE_PDX_DISABLE_MODEL_SOURCE_CHECK": "True",  # all models are local files
     "GLOG_minloglevel": "2",
@@ -181,9 +181,9 @@ class Driven:
 
 @contextlib.contextmanager
 def warm(peer: Peer, setting: Setting, documents: Sequence[Document]) -> Iterator[Driven]:
-    """A peer that has read a few pages already."""
+    """A peer that has read these pages already."""
     with contextlib.closing(Driven(peer, setting)) as driven:
-        for document in documents[:WARM_UP]:
+        for document in documents:
             driven.read(document)
         yield driven
 
@@ -196,7 +196,7 @@ def best_setting(peer: Peer, documents: Sequence[Document], cores: int) -> tuple
     tried: dict[str, float] = {}
     settings = {setting.label: setting for setting in peer.settings(cores)}
     for label, setting in settings.items() if documents else ():
-        with warm(peer, setting, documents) as driven:
+        with warm(peer, setting, documents[:1]) as driven:
             tried[label] = mean(driven.read(document).seconds for document in documents)
         log.info("%s, %s: %.3f s a page", peer.title, label, tried[label])
     return settings[min(tried or settings, key=lambda label: tried.get(label, 0.0))], tried
@@ -209,7 +209,7 @@ def measure(peer: Peer, documents: Sequence[Document], *, cores: int, choose_fro
         PeerUnavailable: its environment cannot be made, or it failed.
     """
     setting, tried = best_setting(peer, documents[:choose_from], cores)
-    with warm(peer, setting, documents) as driven:
+    with warm(peer, setting, documents[:WARM_UP]) as driven:
         outcome = Outcome(peer.name, setting.label, tuple(map(driven.read, documents)), tried)
     log.info("%s: %.3f s a page", peer.title, outcome.seconds_a_page)
     return outcome

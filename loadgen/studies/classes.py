@@ -6,6 +6,10 @@ Both classes send slips of the same kind, online through gRPC on a Poisson sched
 much as the pipeline takes. One after the other: bulk alone; online alone; both, on the same schedule; online
 requests whose deadline is too short, beside bulk; and online that by itself is more than the pipeline can
 carry, beside bulk.
+
+Documents of one class need not be as dear as those of the other in a short run, and online work that goes
+first leaves in smaller batches; so what the models did in each part is counted too: pixels, items a batch,
+processor time for a pixel, and how much of the machine was at work.
 """
 
 import asyncio
@@ -16,7 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import cycle, islice, takewhile
 from typing import Any
@@ -52,6 +56,7 @@ DOCUMENTS = 40
 ONLINE_SHARE = 0.2
 """Of the capacity that bulk alone showed."""
 STAGES = ("detector", "recognizer")
+BULK_ALONE, ONLINE_ALONE, BESIDE = "bulk alone", "online alone", "online beside bulk"
 FLOOD = 24
 """Online requests at a time that are more than the pipeline can carry."""
 BACKLOG = 24
@@ -79,11 +84,68 @@ class Scale:
     settle_s: float = 3.0
 
 
-FULL = Scale(alone_s=25, online_s=40, hurried=60, flood_s=10)
-QUICK = Scale(alone_s=3, online_s=6, hurried=20, flood_s=3, settle_s=1)
+FULL = Scale(alone_s=20, online_s=30, hurried=60, flood_s=6)
+QUICK = Scale(alone_s=3, online_s=5, hurried=20, flood_s=2, settle_s=1)
 
 
 # ---------------------------------------------------------------- pure
+
+
+@dataclass(frozen=True)
+class Look:
+    """What had been done at a moment of the monotonic clock: counters of the stages, processor seconds.
+
+    `services_s` is of all processes of the pipeline, `sender_s` of the one that measures and sends.
+    """
+
+    at: float
+    metrics: Mapping[str, Metrics]
+    services_s: float
+    sender_s: float
+
+
+@dataclass(frozen=True)
+class StageWork:
+    """What a stage did.
+
+    `mpixels` are those of a second that were no padding, `valid_share` is their share of all, `mean_batch` is
+    in items, and `ms_per_mpixel` is the model's processor time for a Mpixel, padding included.
+    """
+
+    mpixels: float
+    valid_share: float
+    mean_batch: float
+    ms_per_mpixel: float
+
+
+@dataclass(frozen=True)
+class Work:
+    """What was done between two looks, by stage; `services` and `sender` are cores that were kept busy."""
+
+    stages: Mapping[str, StageWork]
+    services: float
+    sender: float
+
+
+def work_between(before: Look, after: Look) -> Work:
+    """The difference of two looks."""
+    seconds = after.at - before.at
+    return Work(
+        {stage: _stage_work(before.metrics[stage], after.metrics[stage], seconds) for stage in STAGES},
+        (after.services_s - before.services_s) / seconds,
+        (after.sender_s - before.sender_s) / seconds,
+    )
+
+
+def _stage_work(before: Metrics, after: Metrics, seconds: float) -> StageWork:
+    rose = partial(difference, before, after)
+    valid = rose("ocr_batch_pixels_total", kind="valid") / 1e6
+    whole = valid + rose("ocr_batch_pixels_total", kind="padding") / 1e6
+    model_ms = 1000 * rose("ocr_model_cpu_seconds_total")
+    batch = rose("ocr_batch_size_sum") / max(rose("ocr_batch_size_count"), 1)
+    return StageWork(
+        valid / seconds, valid / whole if whole else 1.0, batch, model_ms / whole if whole else 0.0
+    )
 
 
 @dataclass(frozen=True)
@@ -97,6 +159,8 @@ class Both:
     bulk_beside: float
     bulk_seconds: tuple[int, ...]
     """Bulk documents finished in each second beside online."""
+    work: Mapping[str, Work]
+    """By part: bulk alone, online alone, and both."""
 
     @property
     def ratio(self) -> float:
@@ -107,6 +171,11 @@ class Both:
     def kept(self) -> float:
         """Work done a second beside each other, as a part of what bulk alone did."""
         return (self.bulk_beside + self.online_rate) / self.bulk_alone
+
+    def kept_pixels(self, stage: str) -> float:
+        """Pixels a second that were no padding beside each other, as a part of what bulk alone did."""
+        alone, both = (self.work[part].stages[stage] for part in (BULK_ALONE, BESIDE))
+        return both.mpixels / alone.mpixels
 
 
 @dataclass(frozen=True)
@@ -208,11 +277,11 @@ def section(scale: Scale, both: Both, hurried: Hurried, flood: Flood) -> Section
     rows: list[tuple[object, ...]] = [
         (name, len(ms), *(percentile(ms, p) for p in (50, 99)), bulk)
         for name, ms, bulk in (
-            ("online alone", both.online_alone, "-"),
-            ("online beside bulk", both.online_beside, f"{both.bulk_beside:.2f}"),
+            (ONLINE_ALONE, both.online_alone, "-"),
+            (BESIDE, both.online_beside, f"{both.bulk_beside:.2f}"),
         )
     ]
-    rows.append(("bulk alone", 0, "-", "-", f"{both.bulk_alone:.2f}"))
+    rows.append((BULK_ALONE, 0, "-", "-", f"{both.bulk_alone:.2f}"))
     header = ["load", "online requests", "P50 ms", "P99 ms", "bulk documents/s"]
     text = (
         f"Slips of a few lines, cut out of the pages (seed {SEED}), of the same kind in both classes. Online:"
@@ -226,12 +295,50 @@ def section(scale: Scale, both: Both, hurried: Hurried, flood: Flood) -> Section
         f" model: {_counts(hurried.dropped) or 'none'}."
     )
     data: dict[str, Any] = {
-        "both": vars(both) | {"ratio": both.ratio, "kept": both.kept},
+        "both": vars(both)
+        | {
+            "ratio": both.ratio,
+            "kept": both.kept,
+            "kept_pixels": {stage: both.kept_pixels(stage) for stage in STAGES},
+            "work": {part: asdict(work) for part, work in both.work.items()},
+        },
         "hurried": vars(hurried),
         "flood": vars(flood),
     }
-    markdown = "\n\n".join([text, table(header, rows), late, verdict_list(verdicts)])
+    markdown = "\n\n".join([text, table(header, rows), work_done(both), late, verdict_list(verdicts)])
     return Section("Online beside bulk", markdown, with_verdicts(data, verdicts))
+
+
+def work_done(both: Both) -> str:
+    """What the models did in each part, and how much of the work of bulk alone was done beside online."""
+    rows = [
+        (
+            part,
+            *(figure for stage in work.stages.values() for figure in _figures(stage)),
+            f"{work.services:.2f}",
+            f"{work.sender:.2f}",
+        )
+        for part, work in both.work.items()
+    ]
+    each = ("Mpixels/s", "no padding", "batch", "CPU ms/Mpixel")
+    header = [
+        "load",
+        *(f"{stage}: {name}" for stage in STAGES for name in each),
+        "cores, services",
+        "cores, sender",
+    ]
+    kept = " and ".join(f"{both.kept_pixels(stage):.1%} in the {stage}" for stage in STAGES)
+    text = f"Of the pixels a second that bulk alone put through the models, both together put through {kept}."
+    return f"{table(header, rows)}\n\n{text}"
+
+
+def _figures(stage: StageWork) -> tuple[str, ...]:
+    return (
+        f"{stage.mpixels:.3f}",
+        f"{stage.valid_share:.3f}",
+        f"{stage.mean_batch:.2f}",
+        f"{stage.ms_per_mpixel:.0f}",
+    )
 
 
 def _counts(counts: Mapping[str, int]) -> str:
@@ -287,14 +394,17 @@ class Study:
     async def measure(self) -> tuple[Both, list[Call], Mapping[str, int], Flood]:
         """All parts in order: both classes, the hurried calls, what was dropped meanwhile, the flood."""
         async with Door(self._stack.address("gateway")) as door:
-            alone_rate = await self._bulk_alone()
+            alone_rate, alone_work = await self._bulk_alone()
             log.info("bulk alone: %.2f documents/s", alone_rate)
             orders = self._online(ONLINE_SHARE * alone_rate)
+            look = self._look()
             alone = _latencies(await on_schedule(door.send, orders))
+            online_work = work_between(look, self._look())
             with self._bulk() as bulk:
                 await asyncio.sleep(self._scale.settle_s)
-                begin = time.monotonic()
+                begin, look = time.monotonic(), self._look()
                 beside = _latencies(await on_schedule(door.send, orders))
+                work = work_between(look, self._look())
                 before = self._metrics()
                 hurried = await on_schedule(door.send, self._hurried(orders, percentile(beside, 50)))
                 dropped = dropped_between(before, self._metrics())
@@ -308,16 +418,17 @@ class Study:
             bulk_alone=alone_rate,
             bulk_beside=rate_within(done, begin, end),
             bulk_seconds=per_second(done, begin, end),
+            work={BULK_ALONE: alone_work, ONLINE_ALONE: online_work, BESIDE: work},
         )
         return both, hurried, dropped, flood
 
-    async def _bulk_alone(self) -> float:
+    async def _bulk_alone(self) -> tuple[float, Work]:
         with self._bulk() as bulk:
             await asyncio.sleep(self._scale.settle_s)
-            begin = time.monotonic()
+            begin = self._look()
             await asyncio.sleep(self._scale.alone_s)
-            end = time.monotonic()
-        return rate_within(bulk.finished(), begin, end)
+            end = self._look()
+        return rate_within(bulk.finished(), begin.at, end.at), work_between(begin, end)
 
     def _online(self, rate: float) -> list[Order]:
         schedule = poisson_schedule(rate, self._scale.online_s, SEED)
@@ -345,6 +456,10 @@ class Study:
     def _until(self, end: float) -> Iterator[Order]:
         return map(order_of, takewhile(lambda _: time.monotonic() < end, cycle(self._documents)))
 
+    def _look(self) -> Look:
+        cpu = sum(self._stack.cpu_s().values())
+        return Look(time.monotonic(), self._metrics(), cpu, time.process_time())
+
     def _metrics(self) -> dict[str, Metrics]:
         return {stage: self._stack.metrics(stage) for stage in STAGES}
 
@@ -363,12 +478,12 @@ def run(context: Context) -> Section:
     scale = QUICK if context.quick else FULL
     documents = cuttings(context.documents, SLIPS, SEED, DOCUMENTS)
     with SpanReceiver() as receiver:
-        config = context.stack(kafka=True, env=receiver.environment | TRACE_ASKED)
+        config = context.stack(small=True, kafka=True, env=receiver.environment | TRACE_ASKED)
         with running(config) as stack:
             study = Study(context.kafka, stack, documents, scale)
             both, calls, dropped, flood = asyncio.run(study.measure())
         runs = receiver.runs()  # the last of them came when the services ended
-    return context.marked(section(scale, both, hurried_of(calls, dropped, runs), flood))
+    return section(scale, both, hurried_of(calls, dropped, runs), flood)
 
 
 if __name__ == "__main__":

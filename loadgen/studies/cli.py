@@ -21,7 +21,8 @@ def main(run: Callable[[Context], Section], argv: Sequence[str] | None = None) -
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     try:
         documents = corpus.load(asked.folder).documents
-        section = run(Context(documents, asked.kafka, asked.quick, asked.full, asked.lines))
+        context = Context(documents, asked.kafka, asked.quick, asked.full, asked.lines)
+        section = context.marked(run(context))
     except SetupError as error:
         sys.exit(f"loadgen: {error}")
     sys.stdout.write(f"## {section.title}\n\n{section.markdown}\n")

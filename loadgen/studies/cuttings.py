@@ -38,10 +38,10 @@ class Sizes:
 
 
 SLIPS = Sizes(widths=(100, 450), heights=(100, 450), area=45_000)
-"""Slips of a few lines: enough of them pass in a minute for a percentile."""
+"""Slips of a few lines: enough of them pass in half a minute for a percentile."""
 
-BANDS = Sizes(widths=(800, 1600), heights=(150, 400), area=400_000)
-"""Bands as wide as a page, of some ten lines: like pages for a model, and enough of them in a minute."""
+BANDS = Sizes(widths=(320, 480), heights=(200, 480), area=150_000)
+"""Pieces of some ten lines of many widths, and enough of them in half a minute."""
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from loadgen.samples import percentile
 from loadgen.stack import Stack, running
 from loadgen.studies import cli
 from loadgen.studies.bare import BareFinder, BareReader
-from loadgen.studies.context import Context
+from loadgen.studies.context import SMALL_SIDE, Context
 from loadgen.studies.cuttings import BANDS, cuttings
 from loadgen.studies.figures import Verdict, poisson_schedule, table, verdict_list, with_verdicts
 from loadgen.studies.lines import RecognizerDoor, cut_out
@@ -56,7 +56,7 @@ class Scale:
     """Lines that are read alone, at most."""
 
 
-FULL, QUICK = Scale(bands=20, rounds=1, seconds=20), Scale(bands=6, rounds=1, seconds=4, alone=20)
+FULL, QUICK = Scale(bands=20, rounds=1, seconds=15), Scale(bands=6, rounds=1, seconds=4, alone=20)
 
 Texts = Mapping[str, Sequence[str]]
 """The text of each line, by document."""
@@ -132,7 +132,7 @@ def section(found: Sequence[Measured], scale: Scale, rate: float) -> Section:
     ]
     header = ["design", "documents/s", "P50 ms", "P99 ms", "changed in other company", "changed when alone"]
     text = (
-        f"{scale.bands} bands of some ten lines, cut out of the pages (seed {SEED}). Documents/s:"
+        f"{scale.bands} pieces of some ten lines, cut out of the pages (seed {SEED}). Documents/s:"
         f" {scale.rounds} rounds of all, {scale.concurrency} at a time. Latencies: Poisson arrivals at"
         f" {rate:.2f} a second, {LOAD:.0%} of the smallest capacity, for {scale.seconds:g} s, counted from"
         " the scheduled moment. Changed: lines whose text differed when the same bands came in another order"
@@ -167,11 +167,11 @@ def run(context: Context) -> Section:
     """Measure. Raises the errors of `loadgen.stack` and of the engines."""
     cv2.setNumThreads(1)  # images are worked on side by side in threads, as in the services
     scale = QUICK if context.quick else FULL
-    documents, side = cuttings(context.documents, BANDS, SEED, scale.bands), context.max_side
+    documents, side = cuttings(context.documents, BANDS, SEED, scale.bands), SMALL_SIDE
     with ExitStack() as open_:
-        stack = open_.enter_context(running(context.stack()))
+        stack = open_.enter_context(running(context.stack(small=True)))
         rivals = [open_.enter_context(rival) for rival in (one_lock(side), fifo(side, usable_cores()))]
-        return context.marked(asyncio.run(_with_product(rivals, stack, documents, scale)))
+        return asyncio.run(_with_product(rivals, stack, documents, scale))
 
 
 async def _with_product(

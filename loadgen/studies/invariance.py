@@ -2,10 +2,11 @@
 
     python -m loadgen.studies.invariance DIR [--kafka HOST:PORT] [--lines DIR] [--quick | --full]
 
-The reference of an engine is each line in a call of its own, nothing else going on, with one predictor.
-Compared with it are the same lines alone, and in random company of any number and class while several such
-calls are on their way; and the documents that they come from, one at a time, many at a time, and all at once
-through Kafka. All of it with one predictor and with two.
+The reference of an engine is each line in a call of its own, nothing else going on. Compared with it are
+the same lines alone, and in random company of any number and class while several such calls are on their
+way; and the documents that they come from, one at a time, many at a time, and all at once through Kafka. All
+of it with one predictor and with two. `--full` takes every line and 200 calls with both engines, and an hour;
+else it is a sample, as the section says.
 """
 
 import asyncio
@@ -45,8 +46,7 @@ from services.common.pb import ocr_pb2 as pb
 
 log = logging.getLogger(__name__)
 
-ENGINES = (("openvino", "ppocr-v6-small"), ("paddle", "ppocr-v5-mobile"))
-PREDICTORS = (1, 2)
+OPENVINO, PADDLE = ("openvino", "ppocr-v6-small"), ("paddle", "ppocr-v5-mobile")
 SEED = 13
 LARGEST_COMPANY = 24
 LOADS = (1, 4, 16)
@@ -58,15 +58,22 @@ Pool = Mapping[Place, Image]
 
 @dataclass(frozen=True)
 class Scale:
-    """Slips cut out of the pages, None for the pages themselves; random calls of each setup; engines."""
+    """How much is read.
+
+    `slips` are cut out of the pages, None for the pages themselves. `alone` is how many of the lines in
+    images of their own are taken, None for all. `batches` are random calls of each setup. `setups` are an
+    engine, its model set and how many predictors; the first of an engine gives the reference.
+    """
 
     slips: int | None
+    alone: int | None
     batches: int
-    engines: tuple[tuple[str, str], ...] = ENGINES
+    setups: tuple[tuple[str, str, int], ...]
 
 
-FULL, BENCH = Scale(slips=None, batches=200), Scale(slips=16, batches=50)
-QUICK = Scale(slips=6, batches=12, engines=ENGINES[:1])
+FULL = Scale(None, None, 200, ((*OPENVINO, 1), (*OPENVINO, 2), (*PADDLE, 1), (*PADDLE, 2)))
+BENCH = Scale(slips=8, alone=40, batches=24, setups=((*OPENVINO, 1), (*OPENVINO, 2), (*PADDLE, 2)))
+QUICK = Scale(slips=4, alone=10, batches=8, setups=((*OPENVINO, 2),))
 
 
 @dataclass(frozen=True)
@@ -132,10 +139,13 @@ def section(rows: Sequence[Row], lines: Mapping[str, int], scale: Scale) -> Sect
     ]
     sample = "the whole pages" if scale.slips is None else f"{scale.slips} slips cut out of the pages"
     text = (
-        f"Lines of {sample} (seed {SEED}), {_named(lines)}. Company: {scale.batches} random calls of 1 to"
+        f"Lines of {sample} and lines in images of their own (seed {SEED}), {_named(lines)}."
+        f" Company: {scale.batches} random calls of 1 to"
         f" {LARGEST_COMPANY} lines for each row, {', '.join(map(str, LOADS))} of them at once. Each engine is"
-        " compared with itself, a line in a call of its own, with one predictor."
+        " compared with itself, a line in a call of its own."
     )
+    if scale is not FULL:
+        text += " A sample: `--full` of the study's own command reads every line, with all setups."
     data: dict[str, Any] = {"rows": [vars(row) | {"found": vars(row.found)} for row in rows], "lines": lines}
     markdown = "\n\n".join([text, table(header, cells), verdict_list(verdicts)])
     return Section("Batch invariance", markdown, with_verdicts(data, verdicts))
@@ -160,19 +170,18 @@ def lines_of_run(run: Run) -> list[tuple[Place, Read]]:
 def run(context: Context) -> Section:
     """Measure. Raises the errors of `loadgen.stack`. Without a broker, Kafka is left out."""
     scale = QUICK if context.quick else FULL if context.full else BENCH
-    documents, alone = _documents(context, scale), _alone(context.lines)
+    documents, alone = _documents(context, scale), _alone(context.lines, scale.alone)
     rows: list[Row] = []
-    lines: dict[str, int] = {}
-    for engine, models in scale.engines:
-        study = Study(documents, alone, scale)
-        for predictors in PREDICTORS:
-            settings = {"engine": engine, "models": models, "predictors": predictors}
-            with running(context.stack(both=settings, kafka=True)) as stack:
-                ways = asyncio.run(study.ways(stack))
-            rows += [Row(engine, predictors, way, found) for way, found in ways.items()]
-            log.info("%s with %d predictors: %s", engine, predictors, judge(rows)[0].measured)
-        lines[engine] = len(study.reference)
-    return context.marked(section(rows, lines, scale))
+    studies: dict[str, Study] = {}
+    for engine, models, predictors in scale.setups:
+        study = studies.setdefault(engine, Study(documents, alone, scale))
+        settings = {"engine": engine, "models": models, "predictors": predictors}
+        small = scale.slips is not None
+        with running(context.stack(small=small, both=settings, kafka=True)) as stack:
+            ways = asyncio.run(study.ways(stack))
+        rows += [Row(engine, predictors, way, found) for way, found in ways.items()]
+        log.info("%s with %d predictors: %s", engine, predictors, judge(rows)[0].measured)
+    return section(rows, {engine: len(study.reference) for engine, study in studies.items()}, scale)
 
 
 def _documents(context: Context, scale: Scale) -> Sequence[Document]:
@@ -181,8 +190,10 @@ def _documents(context: Context, scale: Scale) -> Sequence[Document]:
     return cuttings(context.documents, SLIPS, SEED, scale.slips)
 
 
-def _alone(folder: Path | None) -> dict[Place, Image]:
-    documents = corpus.load(folder).documents if folder else ()
+def _alone(folder: Path | None, most: int | None) -> dict[Place, Image]:
+    documents: Sequence[Document] = corpus.load(folder).documents if folder else ()
+    if most is not None and len(documents) > most:
+        documents = random.Random(SEED).sample(documents, most)
     return {(document.name,): page_of(document) for document in documents}
 
 

@@ -30,7 +30,7 @@ async def used(stack, documents):
     async with Door(stack.address("gateway")) as door:
         for trace in (TRACE, ""):
             await door.send(replace(order_of(documents[0]), trace=trace), time.monotonic())
-    return await Study(documents, {}, Scale(slips=None, batches=6)).ways(stack)
+    return await Study(documents, {}, Scale(slips=None, alone=None, batches=6, setups=())).ways(stack)
 
 
 def test_lines_agree_in_all_ways_and_only_the_document_that_asked_is_traced(documents):

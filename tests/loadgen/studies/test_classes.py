@@ -6,16 +6,24 @@ import pytest
 
 from loadgen.prometheus import Metrics
 from loadgen.studies.classes import (
+    BESIDE,
+    BULK_ALONE,
+    ONLINE_ALONE,
     QUICK,
+    STAGES,
     Both,
     Flood,
     Hurried,
+    Look,
+    StageWork,
+    Work,
     bulk_between,
     dropped_between,
     hurried_of,
     judge,
     late_runs,
     section,
+    work_between,
 )
 from loadgen.studies.online import Call, Order
 from loadgen.studies.spans import ModelRun
@@ -28,6 +36,10 @@ BOTH = Both(
     bulk_alone=10.0,
     bulk_beside=7.9,
     bulk_seconds=(8, 7, 9),
+    work={
+        part: Work({stage: StageWork(mpixels, 0.9, 3.0, 500.0) for stage in STAGES}, 1.8, 0.1)
+        for part, mpixels in ((BULK_ALONE, 0.8), (ONLINE_ALONE, 0.1), (BESIDE, 0.6))
+    },
 )
 HURRIED = Hurried({"OK": 5, "DEADLINE_EXCEEDED": 15}, {"recognizer expired": 9}, runs=12, late=0)
 FLOOD = Flood(12.0, 120, {"detector": 3, "recognizer": 20})
@@ -68,6 +80,26 @@ def test_bulk_items_are_counted_apart_from_online_ones():
     row = 'ocr_batch_items_total{{stage="detector",priority="{}"}} {}\n'.format
     after = metrics(row("bulk", 7.0) + row("online", 90.0), "")
     assert bulk_between(metrics(row("bulk", 4.0), ""), after) == {"detector": 3, "recognizer": 0}
+
+
+def test_work_is_told_by_the_second_by_the_batch_and_by_the_pixel():
+    page = (
+        'ocr_batch_pixels_total{{kind="valid"}} {}\nocr_batch_pixels_total{{kind="padding"}} {}\n'
+        "ocr_batch_size_sum {}\nocr_batch_size_count {}\nocr_model_cpu_seconds_total {}\n"
+    ).format
+    before = Look(10.0, metrics(page(1e6, 1e6, 5, 5, 1.0), ""), 100.0, 7.0)
+    after = Look(12.0, metrics(page(7e6, 3e6, 35, 15, 5.0), ""), 103.0, 7.5)
+    found = work_between(before, after)
+    assert found.stages["detector"] == StageWork(3.0, 0.75, 3.0, 500.0)
+    assert found.stages["recognizer"].mpixels == 0
+    assert (found.services, found.sender) == (1.5, 0.25)
+
+
+def test_the_pixels_beside_each_other_are_a_part_of_those_of_bulk_alone():
+    assert BOTH.kept_pixels("recognizer") == pytest.approx(0.75)
+    assert (
+        "75.0% in the detector and 75.0% in the recognizer" in section(QUICK, BOTH, HURRIED, FLOOD).markdown
+    )
 
 
 def test_what_was_to_be_shown_holds_when_it_does():

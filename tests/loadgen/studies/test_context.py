@@ -2,7 +2,8 @@ from pathlib import Path
 
 from loadgen.corpus import Document
 from loadgen.report import Section
-from loadgen.studies.context import QUICK_NOTE, Context
+from loadgen.studies.context import QUICK_NOTE, SMALL_PAGES, SMALL_SIDE, Context
+from loadgen.studies.cuttings import BANDS, SLIPS
 
 PAGES = (Document(Path("a.png"), b""),)
 
@@ -21,11 +22,22 @@ def test_a_broker_is_used_where_it_is_asked_for_and_named():
 def test_a_quick_run_warms_up_less_and_says_so():
     context = Context(PAGES, None, quick=True)
     config = context.stack(both={"predictors": 2})
-    assert config.detector == {"max_side": context.max_side, "predictors": 2}
+    assert config.detector == {**SMALL_PAGES, "predictors": 2}
     assert len(config.recognizer["width_ladder"]) == 5
     marked = context.marked(Section("T", "text", {"a": 1}))
     assert marked.markdown.startswith(QUICK_NOTE)
     assert marked.data == {"a": 1, "quick": True}
+    assert context.marked(marked) is marked
+
+
+def test_small_documents_leave_the_recognizer_as_it_is():
+    config = Context(PAGES, None).stack(small=True)
+    assert (config.detector, config.recognizer) == (SMALL_PAGES, {})
+
+
+def test_no_small_document_is_larger_than_the_detector_is_told():
+    for sizes in (SLIPS, BANDS):
+        assert max(*sizes.widths, *sizes.heights) <= SMALL_SIDE
 
 
 def test_any_other_section_stays_as_it_is():

@@ -7,7 +7,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.score import distance
-from loadgen.studies.ladders import Row, batches, difference, edits_of, geometric, judge, ladder
+from loadgen.studies.ladders import (
+    OURS,
+    THEIRS,
+    Labelled,
+    Row,
+    batches,
+    by_models,
+    cells,
+    cer,
+    difference,
+    edits_of,
+    geometric,
+    judge,
+    ladder,
+    sample,
+)
 
 
 @given(
@@ -54,12 +69,37 @@ def test_a_difference_comes_with_the_error_of_the_sample():
 
 
 def test_our_padding_is_judged_against_theirs_for_each_model_set_within_the_error_of_the_sample():
-    def row(models, padding, *edits):
-        return Row(models, padding, None, 1.0, 1.0, 1.0, None, edits)
-
     rows = [
-        *(row("a", "ours", 1, 0, 0), row("a", "theirs", 0, 0, 1)),
-        *(row("b", "ours", 1, 0, 0, 0), row("b", "theirs", 0, 0, 0, 0)),
-        *(row("c", "ours", *[1] * 9, 0), row("c", "theirs", *[0] * 10)),
+        *(row("a", OURS, 1, 0, 0), row("a", THEIRS, 0, 0, 1)),
+        *(row("b", OURS, 1, 0, 0, 0), row("b", THEIRS, 0, 0, 0, 0)),
+        *(row("c", OURS, *[1] * 9, 0), row("c", THEIRS, *[0] * 10)),
     ]
-    assert [verdict.holds for verdict in judge(rows, "ours", "theirs")] == [True, True, False]
+    assert [verdict.holds for verdict in judge(rows)] == [True, True, False]
+
+
+def row(models, padding, *edits, ms=None):
+    return Row(models, padding, None, 1.0, 1.0, 2.0, 0.5, ms, edits)
+
+
+def test_a_row_tells_its_edits_beside_theirs_and_its_speed_beside_ours():
+    rows = [row("a", OURS, 0, 0, ms=30.0), row("a", THEIRS, 0, 0), row("a", "wide", 1, 1, ms=40.0)]
+    shown = [cells(one, by_models(rows)["a"])[-4:] for one in rows]
+    assert shown == [
+        ("+0 ± 0", "0.500", "30.0", "1.00"),
+        ("", "0.500", "", ""),
+        ("+2 ± 0", "0.500", "40.0", "0.75"),
+    ]
+
+
+def test_edits_are_told_for_a_hundred_characters_without_spaces():
+    assert cer(["ab cd", "efgh"], [1, 1]) == 25.0
+
+
+def test_lines_that_are_alone_come_first_and_others_fill_the_sample():
+    alone = [Labelled(None, str(n), alone=True) for n in range(3)]
+    others = [Labelled(None, str(n), alone=False) for n in range(9)]
+    found = sample(alone, others, 7)
+    assert [line.alone for line in found] == [True] * 3 + [False] * 4
+    assert len({id(line) for line in found}) == 7
+    assert len(sample(alone, others, 2)) == 2
+    assert sample(alone, others, None) == [*alone, *others]
