@@ -6,28 +6,27 @@ calls a page costs more than some of the work does.
 """
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, ParamSpec, TypeVar
 
+log = logging.getLogger(__name__)
+
 Parameters = ParamSpec("Parameters")
 Returned = TypeVar("Returned")
 
 
 class Threads:
-    """`count` threads that take work in the order in which it comes. They do not keep a process alive."""
+    """Up to `count` threads, begun as work comes, that take it in that order. They keep no process alive."""
 
     def __init__(self, name: str, count: int = 1) -> None:
         self._work: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self._closed = False
-        self._threads = [
-            threading.Thread(target=self._serve, name=f"{name} {number}", daemon=True)
-            for number in range(count)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._name, self._count = name, count
+        self._threads: list[threading.Thread] = []
 
     async def run(
         self, work: Callable[Parameters, Returned], *args: Parameters.args, **kwargs: Parameters.kwargs
@@ -52,10 +51,17 @@ class Threads:
         return await answer
 
     def submit(self, work: Callable[[], object]) -> None:
-        """Have `work`, which must not raise, done by and by. Raises RuntimeError when closed."""
+        """Have `work` done by and by; what it raises is logged. Raises RuntimeError when closed.
+
+        From the thread of the loop only until all threads have begun, from then on from any.
+        """
         if self._closed:
             raise RuntimeError("these threads were closed and take no new work")
         self._work.put(work)
+        if len(self._threads) < self._count:
+            name = f"{self._name} {len(self._threads)}"
+            self._threads.append(threading.Thread(target=self._serve, name=name, daemon=True))
+            self._threads[-1].start()
 
     def close(self) -> None:
         """Take no new work; what was accepted is done."""
@@ -70,7 +76,10 @@ class Threads:
 
     def _serve(self) -> None:
         while (work := self._work.get()) is not None:
-            work()
+            try:
+                work()
+            except Exception:
+                log.exception("work that nobody waits for failed")
             del work  # it refers to what was worked on, which can be large
 
 

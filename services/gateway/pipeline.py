@@ -18,7 +18,6 @@ import os
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
@@ -31,6 +30,7 @@ from services.common.images import DecodedPage, ImageLimits, decode_document, de
 from services.common.page_size import shrink
 from services.common.pb import ocr_pb2 as pb
 from services.common.telemetry import METRICS, tracer
+from services.common.threads import Threads
 from services.common.wire import put_pixels
 from services.gateway import source
 from services.gateway.clients import NoAnswer
@@ -93,23 +93,21 @@ class _Threads:
     """Threads to decode and cut in, and turns: so many may be at work or wait for a thread."""
 
     def __init__(self, name: str, count: int, turns: int) -> None:
-        self.executor = ThreadPoolExecutor(count, thread_name_prefix=f"ocr-{name}")
+        self._threads = Threads(f"ocr-{name}", count)
         self.turn = asyncio.Semaphore(turns)
 
     async def run(self, work: Callable[..., T], *arguments: Any) -> tuple[T, float]:
         """What `work` returns, done in a thread, and the milliseconds that it took there."""
-        return await asyncio.get_running_loop().run_in_executor(
-            self.executor, functools.partial(_measured, work, *arguments)
-        )
+        return await self._threads.run(_measured, work, *arguments)
 
     def let_go(self, pages: Iterator[DecodedPage]) -> None:
         """Close the file behind `pages`, in a thread: closing a PDF waits for others that are being drawn."""
         with contextlib.suppress(RuntimeError):  # at shutdown the threads are gone
-            self.executor.submit(_close, pages)
+            self._threads.submit(functools.partial(_close, pages))
 
     def close(self) -> None:
         """Let the threads go. What still runs in them runs to its end."""
-        self.executor.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
 
 
 class _Lane:

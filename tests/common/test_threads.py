@@ -100,3 +100,25 @@ async def test_closed_threads_finish_what_they_took_and_refuse_the_rest() -> Non
     assert sorted(done) == list(range(10))
     with pytest.raises(RuntimeError, match="closed"):
         await threads.run(done.append, 11)
+
+
+async def test_there_are_no_more_threads_than_work_asked_for() -> None:
+    def begun() -> int:
+        return sum(thread.name.startswith("counted") for thread in threading.enumerate())
+
+    threads = Threads("counted", 2)
+    assert begun() == 0
+    await threads.run(lambda: None)
+    assert begun() == 1
+    for _ in range(3):
+        await threads.run(lambda: None)
+    assert begun() == 2
+    threads.close()
+    await asyncio.to_thread(threads.join)
+    assert begun() == 0
+
+
+async def test_work_that_nobody_waits_for_may_fail(threads, caplog) -> None:
+    threads.submit(lambda: 1 / 0)
+    assert await threads.run(lambda: "still here") == "still here"
+    assert "ZeroDivisionError" in caplog.text
