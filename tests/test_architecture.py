@@ -34,6 +34,7 @@ PURE = {
     "services/gateway/crops.py",
     "services/cli/answers.py",
     "services/cli/calibration.py",
+    "services/cli/dead_letters.py",
     "services/cli/documents.py",
     "services/cli/formats.py",
     "services/cli/logs.py",

@@ -26,6 +26,13 @@ models_app = typer.Typer(
     help="List, fetch, make and verify model sets.",
 )
 app.add_typer(models_app, name="models")
+dlq_app = typer.Typer(
+    cls=Commands,
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    help="Look at dead letters, the jobs that could not be done, and send them back.",
+)
+app.add_typer(dlq_app, name="dlq")
 
 
 class Format(StrEnum):
@@ -242,6 +249,97 @@ def demo(
     from services.cli import commands
 
     raise typer.Exit(commands.demo(files, out, engine, models, timeout, offline=offline))
+
+
+LetterFilter = Annotated[
+    list[str] | None, typer.Option("--letter", metavar="P:O", help="This letter, as `dlq list` names it.")
+]
+ReasonFilter = Annotated[
+    list[str] | None,
+    typer.Option("--reason", metavar="CODE", help="Error code, such as CORRUPT_INPUT; may be repeated."),
+]
+JobFilter = Annotated[list[str] | None, typer.Option("--job-id", help="Of this job; may be repeated.")]
+SinceFilter = Annotated[
+    str | None,
+    typer.Option("--since", metavar="TIME", help="Written since: 90s, 30m, 2h, 7d ago, or ISO 8601 (UTC)."),
+]
+UntilFilter = Annotated[str | None, typer.Option("--until", metavar="TIME", help="Written before.")]
+LimitOption = Annotated[
+    int | None, typer.Option("--limit", min=1, help="No more than so many, the oldest first.")
+]
+
+
+@dlq_app.command("list")
+def list_letters(
+    letter: LetterFilter = None,
+    reason: ReasonFilter = None,
+    job_id: JobFilter = None,
+    since: SinceFilter = None,
+    until: UntilFilter = None,
+    limit: LimitOption = None,
+    form: FormatOption = Format.TEXT,
+    kafka: KafkaOption = None,
+    dlq_topic: DeadLetterTopic = "ocr.jobs.dlq",
+) -> None:
+    """The dead letters, the oldest first, and which of them were sent back."""
+    from services.cli import commands
+
+    filters = commands.Filters(letter or (), reason or (), job_id or (), since, until)
+    commands.dlq_list(kafka, dlq_topic, filters, limit, form)
+
+
+@dlq_app.command("show")
+def show_letter(
+    letter: Annotated[str, typer.Argument(metavar="PARTITION:OFFSET", help="As `dlq list` names it.")],
+    save: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the original document to this new file.")
+    ] = None,
+    form: FormatOption = Format.TEXT,
+    kafka: KafkaOption = None,
+    dlq_topic: DeadLetterTopic = "ocr.jobs.dlq",
+) -> None:
+    """One dead letter: why, from where, all headers, and how its document begins."""
+    from services.cli import commands
+
+    commands.dlq_show(kafka, dlq_topic, letter, form, save)
+
+
+@dlq_app.command("redrive")
+def redrive_letters(
+    letter: LetterFilter = None,
+    reason: ReasonFilter = None,
+    job_id: JobFilter = None,
+    since: SinceFilter = None,
+    until: UntilFilter = None,
+    limit: LimitOption = None,
+    max_redrives: Annotated[
+        int, typer.Option(min=1, help="A job that was sent back so often and failed again stays.")
+    ] = 3,
+    rate: Annotated[
+        float | None, typer.Option(min=0.001, metavar="N", help="No more than so many a second.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be sent, and send nothing.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    kafka: KafkaOption = None,
+    jobs_topic: JobsTopic = "ocr.jobs",
+    dlq_topic: DeadLetterTopic = "ocr.jobs.dlq",
+) -> None:
+    """Send dead letters back to the topic they came from: value, key, headers and job id as they were.
+
+    The header `redrive-count` goes up each time. Letters that were sent back before are passed over; they are
+    noted in the topic DLQ.redriven, which is made when it is missing. The exit status is 1 when some stay.
+    """
+    from services.cli import commands
+    from services.cli.kafka_client import Topics
+
+    filters = commands.Filters(letter or (), reason or (), job_id or (), since, until)
+    code = commands.dlq_redrive(
+        kafka, Topics(jobs=jobs_topic, dead_letters=dlq_topic), filters, limit=limit,
+        max_redrives=max_redrives, rate=rate, dry_run=dry_run, sure=yes,
+    )  # fmt: skip
+    raise typer.Exit(code)
 
 
 @models_app.command("list")

@@ -5,6 +5,7 @@ import contextlib
 import datetime as dt
 import os
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
@@ -13,8 +14,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from services.cli import documents, formats, logs, ports, stack
+from services.cli import dead_letters, documents, formats, logs, ports, stack
 from services.cli import state as states
+from services.cli.dead_letters import Filter
 from services.cli.embedded_broker import BrokerUnavailable, EmbeddedBroker
 from services.cli.errors import CliError, ExitCode, UsageError, printable
 from services.cli.formats import Format
@@ -128,6 +130,64 @@ def results(form: str, kafka: str | None, topics: Topics, *, follow: bool, from_
             all_ok &= result.status == pb.OK
             show(result, Format(form), heading=True)
     return ExitCode.OK if all_ok else ExitCode.SOME_FAILED
+
+
+# -- dead letters
+
+
+@dataclass(frozen=True)
+class Filters:
+    """What the options say of which letters are meant."""
+
+    places: Sequence[str]
+    reasons: Sequence[str]
+    job_ids: Sequence[str]
+    since: str | None
+    until: str | None
+
+    def checked(self) -> Filter:
+        """As a filter. Raises `UsageError`."""
+        now = dt.datetime.now(dt.UTC)
+        return dead_letters.checked_filter(
+            self.places, self.reasons, self.job_ids, self.since, self.until, now
+        )
+
+
+def dlq_list(kafka: str | None, topic: str, filters: Filters, limit: int | None, form: str) -> None:
+    """Those that are meant."""
+    from services.cli import dlq
+
+    wanted = filters.checked()
+    with Kafka(states.kafka_address(kafka), Topics(dead_letters=topic)) as client:
+        dlq.show_list(client, topic, wanted, limit, Format(form))
+
+
+def dlq_show(kafka: str | None, topic: str, place: str, form: str, save: Path | None) -> None:
+    """One, with its headers."""
+    from services.cli import dlq
+
+    with Kafka(states.kafka_address(kafka), Topics(dead_letters=topic)) as client:
+        dlq.show_one(client, topic, place, Format(form), save)
+
+
+def dlq_redrive(
+    kafka: str | None,
+    topics: Topics,
+    filters: Filters,
+    *,
+    limit: int | None,
+    max_redrives: int,
+    rate: float | None,
+    dry_run: bool,
+    sure: bool,
+) -> ExitCode:
+    """Back to the jobs topic."""
+    from services.cli import dlq
+
+    address = states.kafka_address(kafka)
+    asked = dlq.Redrive(filters.checked(), limit, max_redrives, rate, dry_run, sure)
+    with Kafka(address, topics) as client:
+        return dlq.redrive(client, address, topics, asked)
 
 
 # -- running the pipeline

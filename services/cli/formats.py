@@ -55,7 +55,12 @@ def as_record(result: pb.Result) -> dict[str, Any]:
 
 def as_jsonl(result: pb.Result) -> str:
     """One line of JSON, without its line end."""
-    return json.dumps(as_record(result), ensure_ascii=False)
+    return as_line(as_record(result))
+
+
+def as_line(record: dict[str, Any]) -> str:
+    """A JSON object on one line, without its line end."""
+    return json.dumps(record, ensure_ascii=False)
 
 
 def as_text(result: pb.Result, *, heading: bool) -> str:
@@ -100,4 +105,4 @@ class InOrder:
 
 def sent_as_jsonl(file: str, job_id: str) -> str:
     """What is known of a document that was sent and not waited for."""
-    return json.dumps({"file": file, "job_id": job_id}, ensure_ascii=False)
+    return as_line({"file": file, "job_id": job_id})

@@ -10,7 +10,7 @@ import logging
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 from opentelemetry.trace import SpanKind
 
 from services.cli import answers, documents
+from services.cli.dead_letters import Headers, RawRecord
 from services.cli.documents import MAX_MESSAGE_BYTES, display_name
 from services.cli.errors import CliError, Unreachable
 from services.cli.formats import failure, not_readable
@@ -29,6 +30,7 @@ from services.common.pb import ocr_pb2 as pb
 MAX_RESULT_BYTES = MAX_MESSAGE_BYTES - (1 << 20)  # beside it the key, the headers and Kafka's own
 UNACKNOWLEDGED = 16  # documents on their way to the broker, which are also those held in memory
 CONNECT_TIMEOUT_S = 5.0
+SILENT_S = 30.0  # without a record for so long, and not at the end, the broker has a trouble of its own
 QUIET_S = 1.0  # without a record for so long a topic counts as read to its end
 POLL_MS = 200
 
@@ -140,6 +142,22 @@ class Kafka:
             "metrics_enabled": False,
         }
 
+    def sender(self) -> Callable[[str, bytes | None, bytes | None, Headers], None]:
+        """What sends a record (topic, key, value, headers) as it is and returns when the broker has it."""
+        from kafka.errors import KafkaError
+
+        producer = self._producer()
+
+        def send(topic: str, key: bytes | None, value: bytes | None, headers: Headers) -> None:
+            try:
+                producer.send(topic, value, key, headers=list(headers)).get(timeout=30)
+            except KafkaError as error:
+                raise Unreachable(
+                    f"The broker at {self._address.target} did not take a record for {topic}: {error}."
+                ) from None
+
+        return send
+
     # -- reading
 
     def listen(self, *, from_beginning: bool) -> "Answers":
@@ -162,6 +180,68 @@ class Kafka:
             consumer.seek(partition, offset)
         return Answers(consumer, self._topics)
 
+    def records(
+        self, topic: str, *, since_ms: int | None = None, starts: Mapping[int, int] | None = None
+    ) -> Iterator[RawRecord]:
+        """What a topic holds now, each partition in its order; what a transaction took back is left out.
+
+        `since_ms`: of those no older, in milliseconds since 1970. `starts`: only these partitions, each from
+        this offset on.
+        """
+        from kafka import TopicPartition
+
+        consumer = self._whole_reader()
+        numbers = self._partitions(consumer, topic) if starts is None else starts
+        partitions = [TopicPartition(topic, number) for number in numbers]
+        consumer.assign(partitions)
+        ends = consumer.end_offsets(partitions)
+        for partition, offset in consumer.beginning_offsets(partitions).items():
+            consumer.seek(partition, max(offset, (starts or {}).get(partition.partition, 0)))
+        if since_ms is not None:
+            found = consumer.offsets_for_times(dict.fromkeys(partitions, since_ms))
+            for partition, at in found.items():
+                consumer.seek(partition, at.offset if at is not None else ends[partition])
+        return self._to_the_end(consumer, ends)
+
+    def record_at(self, topic: str, partition: int, offset: int) -> RawRecord | None:
+        """The record that lies there; None when there is none, or no longer."""
+        if not self.has_topic(topic):
+            return None
+        found = next(self.records(topic, starts={partition: offset}), None)
+        return found if found is not None and found.offset == offset else None
+
+    def has_topic(self, topic: str) -> bool:
+        """Whether there is such a topic; asking does not make it."""
+        return topic in self._whole_reader().topics()
+
+    def _whole_reader(self) -> Any:
+        from kafka import KafkaConsumer
+
+        consumer = KafkaConsumer(
+            **self._connection(), group_id=None, enable_auto_commit=False, fetch_max_wait_ms=100,
+            max_partition_fetch_bytes=MAX_MESSAGE_BYTES, isolation_level="read_committed",
+        )  # fmt: skip
+        self._stack.callback(consumer.close)
+        return consumer
+
+    def _to_the_end(self, consumer: Any, ends: Mapping[Any, int]) -> Iterator[RawRecord]:
+        """All records up to `ends`, and what comes at once after that, for a reported end may be too low."""
+        heard = time.monotonic()
+        at_end_since: float | None = None
+        while True:
+            batches = consumer.poll(timeout_ms=POLL_MS)
+            for record in (record for records in batches.values() for record in records):
+                yield _raw(record)
+            now = time.monotonic()
+            heard = now if batches else heard
+            if at_end_since is None and all(consumer.position(p) >= end for p, end in ends.items()):
+                at_end_since = now
+            if at_end_since is not None and (not batches or now - at_end_since > QUIET_S):
+                return
+            if now - heard > SILENT_S:
+                where = f"The broker at {self._address.target}"
+                raise Unreachable(f"{where} gave no more records for {SILENT_S:g} s, before the end of them.")
+
     def _partitions(self, consumer: Any, topic: str) -> Iterable[int]:
         found = consumer.partitions_for_topic(topic)
         if not found:
@@ -171,6 +251,11 @@ class Kafka:
             )
         numbers: Iterable[int] = sorted(found)
         return numbers
+
+
+def _raw(record: Any) -> RawRecord:
+    where = (record.topic, record.partition, record.offset, record.timestamp)
+    return RawRecord(*where, record.key, record.value, tuple(record.headers or ()))
 
 
 class Answers:
@@ -259,6 +344,18 @@ def require_broker(address: Address) -> None:
 
 def create_topics(address: Address, topics: Topics, *, partitions: int) -> list[str]:
     """Create those of the topics that are missing; returns their names."""
+    names = {topics.jobs, topics.results, topics.dead_letters}
+    return _create(address, names, partitions, 1, {"max.message.bytes": str(MAX_MESSAGE_BYTES)})
+
+
+def create_notes(address: Address, topic: str) -> None:
+    """Create the topic of what was sent back, unless it is there: small, and kept for ever."""
+    _create(address, {topic}, 1, -1, {"cleanup.policy": "compact"})
+
+
+def _create(
+    address: Address, names: Set[str], partitions: int, replicas: int, configs: dict[str, str]
+) -> list[str]:
     from kafka.admin import KafkaAdminClient, NewTopic
     from kafka.errors import KafkaError, TopicAlreadyExistsError
 
@@ -266,9 +363,8 @@ def create_topics(address: Address, topics: Topics, *, partitions: int) -> list[
     servers = address.target.split(",")
     try:
         with contextlib.closing(KafkaAdminClient(bootstrap_servers=servers, client_id="ocrctl")) as admin:
-            missing = sorted({topics.jobs, topics.results, topics.dead_letters} - set(admin.list_topics()))
-            sizes = {"max.message.bytes": str(MAX_MESSAGE_BYTES)}
-            wanted = [NewTopic(name, partitions, 1, topic_configs=sizes) for name in missing]
+            missing = sorted(names - set(admin.list_topics()))
+            wanted = [NewTopic(name, partitions, replicas, topic_configs=configs) for name in missing]
             if wanted:
                 with contextlib.suppress(TopicAlreadyExistsError):  # somebody else was faster
                     admin.create_topics(wanted)
