@@ -12,9 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+from rich.cells import cell_len
 
 from services.cli import dead_letters
 from services.cli.dead_letters import Filter, Letter, RawRecord
@@ -24,7 +22,7 @@ from services.cli.kafka_client import Kafka, Topics, create_notes
 from services.cli.output import complain, echo, require_output
 from services.cli.state import Address
 
-COLUMNS = ("letter", "time (UTC)", "reason", "job", "bytes", "redrives", "state", "message")
+COLUMNS = ("letter", "time (UTC)", "reason", "job", "bytes", "redrives", "", "message")
 
 
 @dataclass(frozen=True)
@@ -90,18 +88,18 @@ def show_list(kafka: Kafka, topic: str, wanted: Filter, limit: int | None, form:
             echo(as_line(dead_letters.as_record(found, box.redriven.get(found.mark))))
         return
     _print_table(letters, box)
-    complain(f"{len(letters)} dead letters: {dead_letters.reasons(letters) or 'none'}")
+    complain(printable(f"{len(letters)} dead letters: {dead_letters.reasons(letters) or 'none'}"))
 
 
 def _print_table(letters: Sequence[Letter], box: Box) -> None:
-    table = Table(box=None, pad_edge=False)
-    for name in COLUMNS:
-        table.add_column(name, overflow="fold", no_wrap=name in ("letter", "time (UTC)", "reason"))
-    for found in letters:
-        row = dead_letters.as_row(found, box.redriven.get(found.mark))
-        table.add_row(*(Text(printable(cell)) for cell in row))
-    if letters:
-        Console(soft_wrap=False).print(table)
+    """A letter a line; the last column is as long as it is, so that lines can be searched and cut."""
+    rows = [list(COLUMNS)] if letters else []
+    rows += [dead_letters.as_row(found, box.redriven.get(found.mark)) for found in letters]
+    cells = [[printable(cell) for cell in row] for row in rows]
+    widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
+    for row in cells:
+        padded = [cell + " " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True)]
+        echo("  ".join((*padded[:-1], row[-1])))
 
 
 def show_one(kafka: Kafka, topic: str, place: str, form: Format, save: Path | None) -> None:
@@ -192,8 +190,9 @@ def redrive(kafka: Kafka, address: Address, topics: Topics, asked: Redrive) -> E
     going = [one for one in fresh if one.place not in refused][: asked.limit]
     for place, why in refused.items():
         complain(printable(f"letter {place} stays: {why}"))
+    what = printable(dead_letters.reasons(going) or "none")
     complain(
-        f"{len(going)} dead letters to send back to {topics.jobs} ({dead_letters.reasons(going) or 'none'}); "
+        f"{len(going)} dead letters to send back to {topics.jobs} ({what}); "
         f"{len(found) - len(fresh)} were sent back before, {len(refused)} stay"
     )
     if asked.dry_run or not going:

@@ -1,7 +1,8 @@
 """Kafka records in, jobs out; results and dead letters in, Kafka messages out. Pure functions.
 
 In: the value is the document itself (`content-type` image/*, application/pdf, application/octet-stream
-or none) or a job in JSON (`application/json`). Headers that are read: `content-type`, `job-id`, `file`.
+or none) or a job in JSON (`application/json`). Headers that are read: `content-type`, `job-id`, `file`, and
+`redrive-count`, which goes into the dead letter if the job fails again.
 
 Out, `ocr.results`: headers `job-id`, `content-type`, `status`, and the trace context.
 

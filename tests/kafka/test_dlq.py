@@ -80,9 +80,12 @@ async def test_letters_are_listed_by_what_is_asked_for(desk):
     }
     for flags, places in asked.items():
         assert [one["letter"] for one in desk.list(*flags)] == places, flags
-    text = desk.run("list")
-    assert "CORRUPT_INPUT" in text
-    assert "two" in text
+    heading, *lines = [line.split() for line in desk.run("list").splitlines()]
+    assert heading == ["letter", "time", "(UTC)", "reason", "job", "bytes", "redrives", "message"]
+    assert [line[3:] for line in lines] == [
+        ["CORRUPT_INPUT", "one", "1", "0", "cut"],
+        ["INTERNAL", "two", "2", "0", "odd"],
+    ]
 
 
 async def test_one_letter_is_shown_with_all_it_says_and_its_document_saved(desk, tmp_path):
