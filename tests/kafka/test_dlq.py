@@ -156,3 +156,25 @@ async def test_a_value_that_did_not_fit_is_fetched_from_where_it_came(desk, tmp_
     _, again = await desk.jobs(2)
     assert (again.key, again.value) == (b"k", large)
     assert again.headers == (("x", b"1"), ("redrive-count", b"1"))
+
+
+async def test_letters_of_transactions_are_read_to_their_end(desk):
+    record = await desk.job(b"jpeg", key=b"k")
+    producer = KafkaProducer(
+        bootstrap_servers=desk.town.broker.bootstrap, transactional_id=desk.options.group
+    )
+    try:
+        producer.init_transactions()
+        for end in (producer.commit_transaction, producer.abort_transaction):
+            producer.begin_transaction()
+            failure = jobs.Failure(Internal("odd"), "recognize", 1, 0, 0)
+            letter = jobs.dead_letter(record, failure, desk.options.dlq_topic, "g", "1", TRACE)
+            producer.send(letter.topic, letter.value, letter.key, headers=list(letter.headers)).get(
+                timeout=20
+            )
+            end()
+    finally:
+        producer.close()
+    shown = [one["letter"] for one in desk.list()]
+    assert shown == ["0:0"] or not desk.town.broker.is_apache, "the embedded broker shows what was taken back"
+    desk.run("redrive", "--yes", "--letter", "0:0")
