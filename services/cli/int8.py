@@ -7,11 +7,9 @@ Belongs into a process that ends, as `ocrctl models quantize` does: NNCF and its
 * Ranges of activations span all that calibration met. NNCF's own mean over the inputs would clip what only
   some lines reach.
 * The recognizer is told to be a transformer: the default scheme ruins its attention.
-* The recognizer's attention and both models' channel gates stay floats: they are few of the products, and
-  sensitive.
-* So do the ten other layers of the recognizer whose 8-bit weights, each alone, change its output on
-  calibration lines the most, and of the detector the stem, the large kernels of its neck, and its head.
-  See docs/int8.md.
+* Its attention and its channel gates stay floats: they are few of its products, and sensitive.
+* So do the ten other layers whose 8-bit weights, each alone, change the recognizer's output on calibration
+  lines the most: the stem and projections that close a block. They cost next to no speed; see docs/int8.md.
 """
 
 import logging
@@ -24,29 +22,11 @@ from services.common.engines.base import import_library
 from services.common.errors import SetupError
 from services.common.models import ModelFiles, Role
 
-
-def _convolutions(*numbers: int) -> tuple[str, ...]:
-    return tuple(f"Conv.{number}" for number in numbers)
-
-
-_ATTENTION = (*(f"MatMul.{index}" for index in range(12)), *_convolutions(54, 55))
-_KEPT: dict[Role, tuple[str, ...]] = {
-    "det": (
-        *_convolutions(6, 7, 17, 18, 28, 29, 36, 37, 47, 48),  # gates of the backbone
-        *_convolutions(55, 56, 58, 59, 61, 62, 64, 65, 68, 69, 72, 73, 76, 77, 80, 81),  # gates of the neck
-        *_convolutions(0, 1, 2, 3, 4),  # stem
-        *_convolutions(66, 67, 70, 71, 74, 75, 78, 79),  # large kernels of the neck, and what follows them
-        *_convolutions(82),
-        "ConvTranspose.0",
-        "ConvTranspose.2",  # head
-    ),
-    "rec": (
-        *_ATTENTION,
-        *_convolutions(6, 7, 20, 21, 28, 29, 36, 37, 47, 48),  # gates
-        *_convolutions(1, 2, 4, 18, 26, 34, 42, 45, 50, 53),  # most sensitive to 8-bit weights
-    ),
-}
-"""Layers of PP-OCRv6 small that stay floats. Its files are pinned; NNCF fails where one is missing."""
+_ATTENTION = (*(f"MatMul.{index}" for index in range(12)), "Conv.54", "Conv.55")
+_GATES = tuple(f"Conv.{index}" for index in (6, 7, 20, 21, 28, 29, 36, 37, 47, 48))
+_SENSITIVE = tuple(f"Conv.{index}" for index in (1, 2, 4, 18, 26, 34, 42, 45, 50, 53))
+_KEPT_OF_RECOGNIZER = (*_ATTENTION, *_GATES, *_SENSITIVE)
+"""Layers of PP-OCRv6 small, whose file is pinned; NNCF fails where one of them is missing."""
 
 
 class QuantizerMissing(SetupError):
@@ -87,7 +67,10 @@ def _scheme(nncf: Any, role: Role) -> dict[str, Any]:
     advanced = nncf.AdvancedQuantizationParameters(
         overflow_fix=nncf.OverflowFix.ENABLE, activations_range_estimator_params=ranges
     )
-    common = {"advanced_parameters": advanced, "ignored_scope": nncf.IgnoredScope(names=list(_KEPT[role]))}
     if role == "det":
-        return {"preset": nncf.QuantizationPreset.MIXED, **common}
-    return {"model_type": nncf.ModelType.TRANSFORMER, **common}
+        return {"preset": nncf.QuantizationPreset.MIXED, "advanced_parameters": advanced}
+    return {
+        "model_type": nncf.ModelType.TRANSFORMER,
+        "advanced_parameters": advanced,
+        "ignored_scope": nncf.IgnoredScope(names=sorted(_KEPT_OF_RECOGNIZER)),
+    }
