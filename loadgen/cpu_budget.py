@@ -166,7 +166,7 @@ def run(context: Context) -> Section:
                     return door.run(documents, in_flight=in_flight)
 
                 budgets.append(_measure("Kafka", stack, drive, context.documents, pages))
-    work_ms = page_work.cpu_ms(list(repeated(context.documents, pages // 4)))
+    work_ms = page_work.cpu_ms(list(repeated(context.documents, pages)))
     return section(budgets, work_ms)
 
 
