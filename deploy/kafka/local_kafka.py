@@ -1,11 +1,12 @@
-"""One Apache Kafka broker on the loopback address, for development and tests. Standard library only.
+"""Apache Kafka on the loopback address, for development and tests: one broker, or several. Standard library.
 
     python deploy/kafka/local_kafka.py              # prints BOOTSTRAP 127.0.0.1:PORT, runs until SIGTERM
+    python deploy/kafka/local_kafka.py --brokers 3  # three, of which any one may be killed
 
 The jars come from Maven once (about 43 MB) and stay in `$XDG_CACHE_HOME/ocr-serving/kafka/VERSION`;
-after that nothing tries the network. Needs Java 17 or later, and Maven for the first time. The broker
-is its own controller (KRaft), keeps its data in a temporary folder unless told otherwise, does not make
-topics by itself, and ends with the process that started it.
+after that nothing tries the network. Needs Java 17 or later, and Maven for the first time. Each broker
+is a controller too (KRaft). They keep their data in a temporary folder unless told otherwise, do not make
+topics by themselves, and end with the process that started them.
 """
 
 import argparse
@@ -22,6 +23,7 @@ import time
 import uuid
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
 
@@ -30,6 +32,7 @@ JAVA_AT_LEAST = 17
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 15.0
 ATTEMPTS = 3
+MOST_COPIES = 3
 MAX_MESSAGE_BYTES = 64 << 20
 """As the largest gRPC message; Kafka's own default is 1 MiB, less than many a scan."""
 
@@ -115,56 +118,106 @@ def _move_into_place(source: Path, target: Path) -> None:
             raise
 
 
+@dataclass(frozen=True)
+class Node:
+    """One broker and its ports: for clients, for the other brokers, for the controllers.
+
+    `advertised` is the port that clients are sent to; it differs from `port` when a proxy stands before it.
+    """
+
+    number: int
+    port: int
+    peer_port: int
+    controller_port: int
+    advertised: int
+
+
 class LocalKafka:
-    """One broker. `port` 0 takes a free one; without `data_dir` the data is temporary.
+    """Brokers that know each other, numbered from 1. Without `data_dir` the data is temporary.
+
+    `port` is that of the first, the others follow; 0 takes free ones. `advertise` is told the port of each
+    and gives the port that clients are sent to, such as that of a proxy. Topics have a copy on each of up to
+    three brokers, and a write is acknowledged by all of them but one.
 
     Start it from the main thread: on Linux the kernel ends it when the thread that started it ends.
     """
 
-    def __init__(self, port: int = 0, data_dir: Path | None = None, heap: str = "512m") -> None:
+    def __init__(
+        self,
+        port: int = 0,
+        data_dir: Path | None = None,
+        heap: str = "512m",
+        brokers: int = 1,
+        advertise: Callable[[int], int] = lambda port: port,
+    ) -> None:
         self._port = port
         self._keep = data_dir
         self._heap = heap
+        self._count = brokers
+        self._advertise = advertise
         self._home: Path | None = None
-        self._process: subprocess.Popen[bytes] | None = None
+        self._java: list[str] = []
+        self._nodes: tuple[Node, ...] = ()
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self.bootstrap = ""
 
     def start(self) -> str:
-        """Start the broker and wait until it answers; returns `127.0.0.1:PORT`.
+        """Start the brokers and wait until all answer; returns `127.0.0.1:PORT`, several with commas.
 
         Raises:
             KafkaUnavailable: Java or the jars are missing.
-            KafkaDidNotStart: the broker ended or does not answer.
+            KafkaDidNotStart: a broker ended or does not answer.
         """
-        java, jars = find_java(), fetch_jars()
+        self._java = [find_java(), *_java_options(self._heap, fetch_jars())]
         self._home = self._keep or Path(tempfile.mkdtemp(prefix="ocr-kafka-"))
-        self._home.mkdir(parents=True, exist_ok=True)
         for attempt in range(ATTEMPTS):
-            port, controller_port = self._port or free_port(), free_port()
-            self._launch(java, jars, port, controller_port)
-            if self._answers(port):
-                self.bootstrap = f"127.0.0.1:{port}"
+            self._nodes = self._new_nodes()
+            self._format_missing()
+            for node in self._nodes:
+                self._launch(node)
+            silent = [node for node in self._nodes if not self._answers(node)]
+            if not silent:
+                self.bootstrap = ",".join(f"127.0.0.1:{node.advertised}" for node in self._nodes)
                 return self.bootstrap
-            log = _tail(self._log.read_text(errors="replace"))
-            self._end_process()
+            log = _tail(self._log(silent[0]).read_text(errors="replace"))
+            self._end_processes()
             if "BindException" not in log or attempt == ATTEMPTS - 1:
                 break
         self.stop()
-        raise KafkaDidNotStart(f"Apache Kafka did not answer on port {port}; the end of its log:\n{log}")
+        raise KafkaDidNotStart(
+            f"Apache Kafka did not answer on port {silent[0].port}; the end of its log:\n{log}"
+        )
 
     def stop(self) -> None:
-        """End the broker; temporary data goes too."""
-        self._end_process()
+        """End the brokers; temporary data goes too."""
+        self._end_processes()
         if self._keep is None and self._home is not None:
             shutil.rmtree(self._home, ignore_errors=True)
 
     def wait(self, timeout: float) -> int | None:
-        """Exit code of the broker, or None when it still runs after `timeout` seconds."""
-        assert self._process is not None, "start() comes first"
-        try:
-            return self._process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            return None
+        """Exit code of a broker that ended, or None when all still run after `timeout` seconds."""
+        assert self._processes, "start() comes first"
+        give_up = time.monotonic() + timeout
+        for process in self._processes.values():
+            try:
+                return process.wait(max(0.0, give_up - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                continue
+        return None
+
+    def pid(self, number: int) -> int | None:
+        """Process id of a broker; None when it has ended."""
+        process = self._processes[number]
+        return process.pid if process.poll() is None else None
+
+    def restart(self, number: int) -> None:
+        """Start a broker that has ended, on its old ports and data; `answers` tells when it is back."""
+        assert self.pid(number) is None, f"broker {number} still runs"
+        self._launch(self._nodes[number - 1])
+
+    def answers(self, number: int) -> bool:
+        """Whether a broker answers a request now."""
+        return self.pid(number) is not None and _api_versions(self._nodes[number - 1].port)
 
     def __enter__(self) -> "LocalKafka":
         self.start()
@@ -175,23 +228,40 @@ class LocalKafka:
     ) -> None:
         self.stop()
 
-    @property
-    def _log(self) -> Path:
+    def _folder(self, node: Node) -> Path:
+        """Of one broker alone the folder itself, as it always was."""
         assert self._home is not None
-        return self._home / "broker.log"
+        return self._home if self._count == 1 else self._home / f"broker-{node.number}"
 
-    def _launch(self, java: str, jars: Path, port: int, controller_port: int) -> None:
-        assert self._home is not None
-        properties = self._home / "server.properties"
-        properties.write_text(server_properties(self._home / "data", port, controller_port))
-        # A broker that lives for minutes earns nothing from the second compiler or a parallel collector.
-        run = [java, f"-Xmx{self._heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{jars}/*"]
-        run += [f"-Dlog4j2.configurationFile={HERE / 'log4j2.properties'}", "-Djava.awt.headless=true"]
-        if not (self._home / "data" / "meta.properties").exists():
-            self._format([*run, "kafka.tools.StorageTool", "format", "-c", str(properties)])
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [*run, "kafka.Kafka", str(properties)],
+    def _log(self, node: Node) -> Path:
+        return self._folder(node) / "broker.log"
+
+    def _new_nodes(self) -> tuple[Node, ...]:
+        ports = [self._port + n if self._port else free_port() for n in range(self._count)]
+        return tuple(
+            Node(number, port, free_port(), free_port(), self._advertise(port))
+            for number, port in enumerate(ports, 1)
+        )
+
+    def _format_missing(self) -> None:
+        """Write the settings, and prepare the data folders that are new, all for the same cluster."""
+        cluster, formatting = _cluster_id(), []
+        for node in self._nodes:
+            folder = self._folder(node)
+            folder.mkdir(parents=True, exist_ok=True)
+            properties = folder / "server.properties"
+            properties.write_text(server_properties(folder / "data", node, self._nodes))
+            if not (folder / "data" / "meta.properties").exists():
+                words = ["kafka.tools.StorageTool", "format", "-c", str(properties), "-t", cluster]
+                formatting.append(subprocess.Popen([*self._java, *words], stdout=-1, stderr=-2, text=True))
+        said = [(process.communicate()[0], process.returncode) for process in formatting]
+        if failed := [text for text, code in said if code != 0]:
+            raise KafkaDidNotStart(f"the data folder was not formatted: {_tail(failed[0])}")
+
+    def _launch(self, node: Node) -> None:
+        with self._log(node).open("ab") as log:
+            self._processes[node.number] = subprocess.Popen(
+                [*self._java, "kafka.Kafka", str(self._folder(node) / "server.properties")],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -199,55 +269,68 @@ class LocalKafka:
                 preexec_fn=_end_with_parent(),
             )
 
-    def _format(self, command: Sequence[str]) -> None:
-        cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        # A leading dash would be read as an option.
-        cluster = "k" + cluster[1:] if cluster.startswith("-") else cluster
-        done = subprocess.run([*command, "-t", cluster], capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise KafkaDidNotStart(f"the data folder was not formatted: {_tail(done.stdout + done.stderr)}")
-
-    def _answers(self, port: int) -> bool:
-        """Whether the broker answers a request; it opens its port a little before it does."""
-        assert self._process is not None
+    def _answers(self, node: Node) -> bool:
+        """Whether the broker comes to answer a request; it opens its port a little before it does."""
         give_up = time.monotonic() + START_TIMEOUT_S
-        while time.monotonic() < give_up and self._process.poll() is None:
-            if _api_versions(port):
+        while time.monotonic() < give_up and self.pid(node.number) is not None:
+            if self.answers(node.number):
                 return True
             time.sleep(0.05)
         return False
 
-    def _end_process(self) -> None:
-        if self._process is None:
-            return
-        self._process.terminate()
-        if self.wait(STOP_TIMEOUT_S) is None:
-            self._process.kill()
-            self._process.wait()
-        self._process = None
+    def _end_processes(self) -> None:
+        """All at once; some wait for a majority of controllers to take leave of, and are ended then."""
+        for process in self._processes.values():
+            process.send_signal(signal.SIGCONT)
+            process.terminate()
+        give_up = time.monotonic() + STOP_TIMEOUT_S
+        for process in self._processes.values():
+            try:
+                process.wait(max(0.0, give_up - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._processes = {}
 
 
-def server_properties(data: Path, port: int, controller_port: int) -> str:
-    """Settings of a broker that is its own controller and keeps one copy of everything."""
+def _java_options(heap: str, jars: Path) -> list[str]:
+    """A broker that lives for minutes earns nothing from the second compiler or a parallel collector."""
+    options = [f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{jars}/*"]
+    return [*options, f"-Dlog4j2.configurationFile={HERE / 'log4j2.properties'}", "-Djava.awt.headless=true"]
+
+
+def _cluster_id() -> str:
+    cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    # A leading dash would be read as an option.
+    return "k" + cluster[1:] if cluster.startswith("-") else cluster
+
+
+def server_properties(data: Path, node: Node, nodes: Sequence[Node]) -> str:
+    """Settings of a broker that is a controller too. Copies: one on each of up to three brokers."""
+    copies = min(len(nodes), MOST_COPIES)
+    in_sync = max(1, copies - 1)
+    voters = ",".join(f"{one.number}@127.0.0.1:{one.controller_port}" for one in nodes)
+    listeners = {"CLIENTS": node.port, "PEERS": node.peer_port, "CONTROLLER": node.controller_port}
     return f"""\
 process.roles=broker,controller
-node.id=1
-controller.quorum.voters=1@127.0.0.1:{controller_port}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+node.id={node.number}
+controller.quorum.voters={voters}
+listeners={",".join(f"{name}://127.0.0.1:{port}" for name, port in listeners.items())}
+advertised.listeners=CLIENTS://127.0.0.1:{node.advertised},PEERS://127.0.0.1:{node.peer_port}
 controller.listener.names=CONTROLLER
-inter.broker.listener.name=PLAINTEXT
-listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
+inter.broker.listener.name=PEERS
+listener.security.protocol.map={",".join(f"{name}:PLAINTEXT" for name in listeners)}
 log.dirs={data}
 num.partitions=4
-default.replication.factor=1
+default.replication.factor={copies}
+min.insync.replicas={in_sync}
 auto.create.topics.enable=false
 message.max.bytes={MAX_MESSAGE_BYTES}
 offsets.topic.num.partitions=4
-offsets.topic.replication.factor=1
+offsets.topic.replication.factor={copies}
 transaction.state.log.num.partitions=2
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
+transaction.state.log.replication.factor={copies}
+transaction.state.log.min.isr={in_sync}
 group.initial.rebalance.delay.ms=0
 group.min.session.timeout.ms=1000
 """
@@ -285,7 +368,7 @@ def _tail(text: str, lines: int = 15) -> str:
 
 
 def run(kafka: LocalKafka) -> int:
-    """Run the broker until SIGTERM, SIGINT, the parent's death or its own; exit status."""
+    """Run the brokers until SIGTERM, SIGINT, the parent's death or its own; exit status."""
     stopping: list[int] = []
 
     def stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001  # the signature is Python's
@@ -298,7 +381,7 @@ def run(kafka: LocalKafka) -> int:
         print(f"BOOTSTRAP {kafka.start()}", flush=True)
         while not stopping and os.getppid() == parent:
             if (code := kafka.wait(0.2)) is not None:
-                print(f"the broker ended by itself with status {code}", file=sys.stderr)
+                print(f"a broker ended by itself with status {code}", file=sys.stderr)
                 return 1
     finally:
         kafka.stop()
@@ -307,17 +390,18 @@ def run(kafka: LocalKafka) -> int:
 
 def main() -> int:
     """Command line."""
-    parser = argparse.ArgumentParser(description="One Apache Kafka broker on 127.0.0.1, for tests.")
+    parser = argparse.ArgumentParser(description="Apache Kafka on 127.0.0.1, for tests.")
     parser.add_argument("--port", type=int, default=0, help="0, the default, takes a free one")
+    parser.add_argument("--brokers", type=int, default=1, help="how many (default %(default)s)")
     parser.add_argument("--data-dir", type=Path, help="keep the data here; default: a temporary folder")
-    parser.add_argument("--heap", default="512m", help="largest Java heap (default %(default)s)")
+    parser.add_argument("--heap", default="512m", help="largest Java heap of each (default %(default)s)")
     parser.add_argument("--fetch-only", action="store_true", help="fill the cache of jars and leave")
     options = parser.parse_args()
     try:
         if options.fetch_only:
             print(fetch_jars())
             return 0
-        return run(LocalKafka(options.port, options.data_dir, options.heap))
+        return run(LocalKafka(options.port, options.data_dir, options.heap, options.brokers))
     except (KafkaUnavailable, KafkaDidNotStart) as error:
         print(f"error: {error}", file=sys.stderr)
         return 3
