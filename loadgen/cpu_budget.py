@@ -31,7 +31,7 @@ PROMISED_MS = 30.0
 """A page of 50 lines, all processes together, beside the models."""
 LINES = 50
 IN_FLIGHT = 16
-PAGES, QUICK_PAGES = 400, 80
+PAGES, QUICK_PAGES = 200, 40
 
 _FREE = {"engine": "simulated", "simulated_fixed_ms": 0, "simulated_ms_per_megapixel": 0, "predictors": 1}
 _DETECTOR = {**_FREE, "max_batch_size": 4}
