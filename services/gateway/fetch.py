@@ -30,6 +30,8 @@ Resolve = Callable[[str, int], Sequence[str]]
 """From a host name and a port to its addresses as texts. Raises `OSError`."""
 
 _CHUNK = 64 * 1024
+_BESIDE = 2**20
+"""Bytes that may come beside a body."""
 _PASSES = (408, 425, 429)
 """Statuses below 500 that say: later."""
 
@@ -72,7 +74,8 @@ class Fetcher:
         end = time.monotonic() + self._limits.timeout_s
         end = end if deadline is None else min(end, deadline)
         try:
-            with _Connection(where, self._addresses(where), self._tls, end) as connection:
+            limit = _Limit(where, end, self._limits.max_bytes)
+            with _Connection(where, self._addresses(where), self._tls, limit) as connection:
                 return self._ask(connection, where, size)
         except ssl.SSLCertVerificationError as error:
             raise UriUnreadable(f"{where}: its certificate is not valid: {error.verify_message}") from error
@@ -82,7 +85,7 @@ class Fetcher:
             raise UriUnavailable(f"{where} cannot be reached: {error.strerror or error}") from error
         except http.client.IncompleteRead as error:
             raise UriUnavailable(f"{where}: the answer broke off") from error
-        except http.client.HTTPException as error:
+        except (http.client.HTTPException, ValueError) as error:  # the latter of a negative length of a chunk
             raise UriUnreadable(f"{where}: what came is not HTTP: {type(error).__name__}") from error
 
     def _addresses(self, where: Target) -> list[Address]:
@@ -142,17 +145,44 @@ def _problem(answer: http.client.HTTPResponse, where: Target) -> OcrError | None
     return None
 
 
+@dataclass
+class _Limit:
+    """What one connection may take: time until `end`, and bytes, heads and lengths of chunks beside the body.
+
+    `http.client` reads all that comes, however much, for a chunk whose length is -1.
+    """
+
+    where: Target
+    end: float
+    most: int
+    came: int = 0
+
+    def left(self) -> float:
+        """Seconds left. Raises `TimeoutError` when there are none."""
+        left = self.end - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        return left
+
+    def count(self, came: int) -> int:
+        """So many more bytes came. Raises `DocumentTooLarge`."""
+        self.came += came
+        if self.came > self.most + _BESIDE:
+            raise DocumentTooLarge(f"{self.where} sends more than {self.most} bytes, which is the limit")
+        return came
+
+
 class _Connection(http.client.HTTPConnection):
-    """To one of the addresses given, whatever the name means by then; all of it ends at `end`."""
+    """To one of the addresses given, whatever the name means by then."""
 
     def __init__(
-        self, where: Target, addresses: Sequence[Address], tls: ssl.SSLContext | None, end: float
+        self, where: Target, addresses: Sequence[Address], tls: ssl.SSLContext | None, limit: _Limit
     ) -> None:
         super().__init__(where.host, where.port)
         self._where = where
         self._addresses = addresses
         self._tls = tls if where.scheme == "https" else None
-        self._end = end
+        self._limit = limit
         self._opened: socket.socket | None = None
 
     def __enter__(self) -> "_Connection":
@@ -167,19 +197,19 @@ class _Connection(http.client.HTTPConnection):
         """To the first address that takes the connection; raises what the last one did."""
         self._opened = self._first()
         if self._tls is not None:
-            self._opened.settimeout(_left(self._end))
+            self._opened.settimeout(self._limit.left())
             self._opened = self._tls.wrap_socket(
                 self._opened,
                 server_hostname=self._where.host.strip("[]"),
                 suppress_ragged_eofs=False,  # an answer that was cut off must not look whole
             )
-        self.sock = cast("Any", _Socket(self._opened, self._end))
+        self.sock = cast("Any", _Socket(self._opened, self._limit))
 
     def _first(self) -> socket.socket:
         failed: OSError = OSError(f"{self._where.host} has no address")
         for tried, address in enumerate(self._addresses):
             try:
-                share = _left(self._end) / (len(self._addresses) - tried)
+                share = self._limit.left() / (len(self._addresses) - tried)
                 return socket.create_connection((str(address), self._where.port), share)
             except OSError as error:
                 failed = error
@@ -187,20 +217,20 @@ class _Connection(http.client.HTTPConnection):
 
 
 class _Socket:
-    """What `http.client` wants of a socket, with one end for all that is sent and received together."""
+    """What `http.client` wants of a socket, with one limit for all that is sent and received together."""
 
-    def __init__(self, inner: socket.socket, end: float) -> None:
+    def __init__(self, inner: socket.socket, limit: _Limit) -> None:
         self._inner = inner
-        self._end = end
+        self._limit = limit
 
     def sendall(self, data: bytes) -> None:
         """Send all of it."""
-        self._inner.settimeout(_left(self._end))
+        self._inner.settimeout(self._limit.left())
         self._inner.sendall(data)
 
     def makefile(self, _mode: str) -> io.BufferedReader:
         """What comes, to be read."""
-        return io.BufferedReader(_Received(self._inner, self._end))
+        return io.BufferedReader(_Received(self._inner, self._limit))
 
     def close(self) -> None:
         """Nothing: `http.client` closes before it has read the body. `_Connection` closes in the end."""
@@ -209,10 +239,10 @@ class _Socket:
 class _Received(io.RawIOBase):
     """The bytes that come. A timeout of the socket alone would begin anew with each of them."""
 
-    def __init__(self, inner: socket.socket, end: float) -> None:
+    def __init__(self, inner: socket.socket, limit: _Limit) -> None:
         super().__init__()
         self._inner = inner
-        self._end = end
+        self._limit = limit
 
     def readable(self) -> bool:
         """Yes."""
@@ -220,13 +250,5 @@ class _Received(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         """Some bytes; 0 at the end."""
-        self._inner.settimeout(_left(self._end))
-        return self._inner.recv_into(buffer)
-
-
-def _left(end: float) -> float:
-    """Seconds until `end`. Raises `TimeoutError` when there are none."""
-    left = end - time.monotonic()
-    if left <= 0:
-        raise TimeoutError
-    return left
+        self._inner.settimeout(self._limit.left())
+        return self._limit.count(self._inner.recv_into(buffer))

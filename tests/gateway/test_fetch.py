@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from services.common.errors import (
     ChecksumMismatch,
     DocumentTooLarge,
+    OcrError,
     UriNotAllowed,
     UriUnavailable,
     UriUnreadable,
@@ -290,6 +293,9 @@ CHUNK = b"40\r\n" + b"x" * 64 + b"\r\n"
         says_for_ever(OK + b"\r\n", b"x" * 64),
         says_for_ever(OK + b"Transfer-Encoding: chunked\r\n\r\n", CHUNK),
         says_for_ever(OK + b"Transfer-Encoding: chunked\r\n\r\nffffffff\r\n", b"x" * 64),
+        says_for_ever(OK + b"Transfer-Encoding: chunked\r\n\r\n-1\r\n", b"x" * 65536),
+        says_for_ever(OK + b"Transfer-Encoding: chunked\r\n\r\n0\r\n", b"X: y\r\n" * 9999),
+        says_for_ever(b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 999),
         says_for_ever(OK + b"Content-Length: -1\r\n\r\n", b"x" * 64),
     ],
 )
@@ -303,6 +309,36 @@ def test_a_document_of_another_size_than_the_job_says_is_not_read(host: Document
     host.answer = says_for_ever(OK + b"Content-Length: 9\r\n\r\n", b"", every_s=0.01)
     with pytest.raises(ChecksumMismatch, match="9 bytes; the job says 4"):
         fetch(host, size=4)
+
+
+PARTS = st.sampled_from(
+    [b"HTTP/1.1 200 OK", b"HTTP/1.1 302 Found", b"HTTP/1.0 200", b"HTTP/9.9 200 OK", b"HTTP/1.1 100 Continue",
+     b"\r\n", b"\r\n\r\n", b"\n", b"Content-Length: ", b"Transfer-Encoding: ", b"chunked", b"gzip",
+     b"Content-Encoding: ", b"Connection: close", b": ", b"5", b"-5", b"ffffffffff", b"0",
+     b"4\r\nslip\r\n", b"slip", b"\x00", b"\xff", b" "]
+)  # fmt: skip
+
+
+@given(st.lists(st.one_of(PARTS, st.binary(max_size=8)), max_size=14).map(b"".join))
+@example(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\nslip\r\n0\r\n\r\n")
+@example(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 4\r\n\r\nslip")
+def test_whatever_a_host_says_is_a_document_or_a_typed_error(said: bytes) -> None:
+    def connect(_address: tuple[str, int], _timeout: float) -> socket.socket:
+        ours, theirs = socket.socketpair()
+        theirs.sendall(said)
+        theirs.shutdown(socket.SHUT_WR)
+        ends.append(theirs)
+        return ours
+
+    ends: list[socket.socket] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket, "create_connection", connect)
+        try:
+            assert len(fetcher("http://127.0.0.1").fetch("http://127.0.0.1/")) <= LIMIT
+        except OcrError as error:
+            assert str(error).startswith("http://127.0.0.1/")
+    for end in ends:
+        end.close()
 
 
 # -- time
