@@ -9,7 +9,7 @@ Belongs into a process that ends, as `ocrctl models quantize` does: NNCF and its
 * The recognizer is told to be a transformer: the default scheme ruins its attention.
 * Its attention and its channel gates stay floats: they are few of its products, and sensitive.
 * So do the ten other layers whose 8-bit weights, each alone, change the recognizer's output on calibration
-  lines the most: the stem and projections that close a block. They cost next to no speed; see docs/int8.md.
+  lines the most: of the stem, and those that close a block. They cost an eighth of its time; docs/int8.md.
 """
 
 import logging
