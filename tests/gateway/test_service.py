@@ -18,7 +18,9 @@ from services.common.pb import ocr_pb2 as pb
 from services.common.pb import ocr_pb2_grpc
 from services.common.telemetry import METRICS
 from services.gateway.clients import Backend, DetectorClient, RecognizerClient, RetryLimits
+from services.gateway.fetch import WebLimits
 from services.gateway.pipeline import Pipeline, PipelineLimits
+from services.gateway.places import place
 from services.gateway.service import NAME, GatewayService, OcrServicer
 from tests.fakes.backends import Backends, code, paper, saved
 
@@ -64,7 +66,10 @@ class Door:
             DetectorClient(detector, tries),
             RecognizerClient(recognizer, tries),
             PipelineLimits(
-                images=ImageLimits(max_bytes=1_000_000, max_pages=5), uri_allow=(str(folder),), cpu_threads=2
+                images=ImageLimits(max_bytes=1_000_000, max_pages=5),
+                uri_allow=(str(folder),),
+                web=WebLimits((place("http://127.0.0.1:1/docs"),)),
+                cpu_threads=2,
             ),
         )
         servicer = OcrServicer(self.pipeline.recognize, max_in_flight=max_in_flight)
@@ -149,6 +154,11 @@ BAD: dict[str, tuple[pb.Job, str]] = {
     "pages": (pb.Job(content=saved(*[Image.new("1", (8, 8))] * 6, kind="TIFF")), "TOO_MANY_PAGES"),
     "uri outside": (pb.Job(uri="file:///etc/passwd"), "URI_NOT_ALLOWED"),
     "scheme": (pb.Job(uri="https://example.com/slip.png"), "URI_NOT_ALLOWED"),
+    "place": (pb.Job(uri="http://127.0.0.1:1/docs/%2e%2e/slip.png"), "URI_NOT_ALLOWED"),
+    "other bytes": (pb.Job(content=FORM, sha256="0" * 64), "CHECKSUM_MISMATCH"),
+    "other size": (pb.Job(content=FORM, size=len(FORM) + 1), "CHECKSUM_MISMATCH"),
+    "no sha256": (pb.Job(content=FORM, sha256="0"), "INVALID_JOB"),
+    "type": (pb.Job(content=FORM, content_type="text/plain"), "UNSUPPORTED_FORMAT"),
     "confidence": (pb.Job(content=FORM, options=pb.Options(min_confidence=2)), "INVALID_JOB"),
     "no number": (pb.Job(content=FORM, options=pb.Options(min_confidence=float("nan"))), "INVALID_JOB"),
     "priority": (pb.Job(content=FORM, options=pb.Options(priority=7)), "INVALID_JOB"),
@@ -167,6 +177,12 @@ async def test_a_file_in_an_allowed_folder_is_read(door: Door, tmp_path: Path) -
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await door.ocr.Recognize(pb.Job(uri=f"file://{tmp_path}/missing.png"))
     assert code(caught.value) == "URI_UNREADABLE"
+
+
+async def test_a_host_that_does_not_answer_is_unavailable(door: Door) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await door.ocr.Recognize(pb.Job(uri="http://127.0.0.1:1/docs/a.png"))
+    assert (caught.value.code(), code(caught.value)) == (grpc.StatusCode.UNAVAILABLE, "URI_UNAVAILABLE")
 
 
 @pytest.mark.parametrize("name", BAD)
