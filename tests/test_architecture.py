@@ -28,6 +28,7 @@ PURE = {
     "services/recognizer/preprocess.py",
     "services/recognizer/decode.py",
     "services/gateway/jobs.py",
+    "services/gateway/kafka_ports.py",
     "services/gateway/offsets.py",
     "services/gateway/places.py",
     "services/gateway/reading_order.py",
@@ -59,7 +60,13 @@ ONLY_IN = {
     "paddle": {"services/common/engines/paddle.py", "loadgen/floor_worker.py"},
     "openvino": {"services/common/engines/openvino.py", "loadgen/floor_worker.py"},
     "nncf": {"services/cli/int8.py"},
-    "kafka": {"services/gateway/kafka_io.py", "services/cli/kafka_client.py", "loadgen/kafka_door.py"},
+    "kafka": {
+        "services/gateway/kafka_client.py",
+        "services/gateway/kafka_io.py",
+        "services/gateway/kafka_txn.py",
+        "services/cli/kafka_client.py",
+        "loadgen/kafka_door.py",
+    },
     "opentelemetry.sdk": {"services/common/telemetry.py"},
     "prometheus_client": {"services/common/telemetry.py"},
 }

@@ -56,7 +56,8 @@ def kafka_part(settings: GatewaySettings, pipeline: Pipeline) -> Part:
     """The Kafka side of the gateway."""
     # Imported here, so that a gateway without Kafka needs no Kafka client.
     from services.gateway.consumer import ConsumerOptions, JobConsumer
-    from services.gateway.kafka_io import KafkaOptions, KafkaSink, KafkaSource
+    from services.gateway.kafka_io import KafkaSink, KafkaSource
+    from services.gateway.kafka_ports import KafkaOptions
     from services.gateway.offsets import FlowLimits
 
     kafka = KafkaOptions(

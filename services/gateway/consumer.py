@@ -33,7 +33,7 @@ from services.common.pb import ocr_pb2 as pb
 from services.common.telemetry import METRICS, extract, inject_headers, observe, tracer
 from services.gateway import jobs
 from services.gateway.jobs import Failure, Message, Order, Record, ResultFormat, Stage
-from services.gateway.kafka_io import (
+from services.gateway.kafka_ports import (
     CommitRefused,
     KafkaMisconfigured,
     KafkaOptions,

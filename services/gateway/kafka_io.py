@@ -1,11 +1,7 @@
-"""Where Kafka is: the only file that imports its client. Everything else sees two small ports.
+"""Kafka with a real broker: the consumer, and the producer that sends each message by itself.
 
-`RecordSource` reads, `RecordSink` writes; tests have an in-memory pair that keeps the same promises.
-
-The client is synchronous and has an I/O thread of its own. One more thread owns each consumer and each
-producer; it takes calls one by one and answers through the event loop, so nothing here is shared. What
-that thread must never do is wait for long: a poll takes at most `poll_timeout_ms`, except while the group
-rebalances.
+What the thread that owns the consumer must never do is wait for long: a poll takes at most
+`poll_timeout_ms`, except while the group rebalances.
 
 A rebalance begins inside `poll`, on the client's I/O thread, and asks us there: what is taken away is
 drained first, and the answer commits it. One trap: with the assignment `range` the client takes all
@@ -16,13 +12,9 @@ unfinished offset.
 
 import asyncio
 import logging
-import queue
-import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import kafka
 from kafka import errors as kafka_errors
@@ -30,24 +22,40 @@ from kafka.consumer.subscription_state import AsyncConsumerRebalanceListener
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.future import Future as KafkaFuture
-from kafka.net.compat import KafkaNetClient
-from kafka.record import util as kafka_record_util
-from kafka.structs import MemberState, OffsetAndMetadata, TopicPartition
+from kafka.structs import MemberState, TopicPartition
 
-from services.common.errors import SetupError
 from services.gateway.jobs import Message, Record
+from services.gateway.kafka_client import (
+    CALL_TIMEOUT_MS,
+    CLOSE_TIMEOUT_MS,
+    OwnerThread,
+    check_installation,
+    client_settings,
+    close_producer,
+    connect,
+    hand_over,
+    offsets_of,
+    publish_error,
+    tell,
+)
+from services.gateway.kafka_ports import (
+    BrokerUnreachable,
+    CommitRefused,
+    KafkaOptions,
+    MessageTooLarge,
+    Polled,
+    Progress,
+    PublishFailed,
+    RebalanceListener,
+    TopicsMissing,
+)
 from services.gateway.offsets import Commit, Partition
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-Assignment = Literal["range", "cooperative-sticky"]
 _ASSIGNORS = {"range": RangePartitionAssignor, "cooperative-sticky": CooperativeStickyAssignor}
 
-_CALL_TIMEOUT_MS = 5000
-"""For commits and questions to the broker; well below the session timeout, so that a poll follows in time."""
-_CLOSE_TIMEOUT_MS = 2000
-"""To leave the group, or to send what is left; a broker that does not answer must not hold up our end."""
 _METADATA_TIMEOUT_MS = 1000
 """To learn where a topic's messages go; it blocks the producer's thread, and so all other messages."""
 _ABSENT_S = 5.0
@@ -61,263 +69,13 @@ _FETCH_BYTES = 32 << 20
 """What is read ahead; a larger message still comes, alone."""
 
 
-class KafkaMisconfigured(SetupError):
-    """Kafka cannot work as installed or set up; the message says what to change. Trying again is useless."""
-
-
-class TopicsMissing(RuntimeError):
-    """The broker lacks some of the three topics; work begins when somebody has made them."""
-
-
-class BrokerUnreachable(RuntimeError):
-    """No broker answers, or the client broke down; try again."""
-
-
-class CommitRefused(RuntimeError):
-    """The group did not take the offsets: it rebalances, or threw us out. The next owner reads them again."""
-
-
-class PublishFailed(RuntimeError):
-    """A message was not acknowledged in time. It may have arrived all the same."""
-
-
-class MessageTooLarge(RuntimeError):
-    """The topic, or the client, takes no message of this size."""
-
-
-@dataclass(frozen=True)
-class KafkaOptions:
-    """How to reach Kafka.
-
-    `security`: options of the client, such as `security_protocol` and `ssl_cafile`, as text; what they may be
-    is checked by `client_options` when a client is made.
-    """
-
-    bootstrap: tuple[str, ...]
-    jobs_topic: str = "ocr.jobs"
-    results_topic: str = "ocr.results"
-    dlq_topic: str = "ocr.jobs.dlq"
-    group: str = "ocr-gateway"
-    partition_assignment: Assignment = "range"
-    group_instance_id: str | None = None
-    client_id: str = "ocr-gateway"
-    session_timeout_ms: int = 45_000
-    max_poll_interval_ms: int = 300_000
-    poll_timeout_ms: int = 100
-    delivery_timeout_ms: int = 15_000
-    max_message_bytes: int = 64 << 20
-    security: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def topics(self) -> tuple[str, str, str]:
-        """All three."""
-        return (self.jobs_topic, self.results_topic, self.dlq_topic)
-
-    @property
-    def client(self) -> dict[str, Any]:
-        """Options that every client of the library takes. Raises KafkaMisconfigured."""
-        return {
-            "bootstrap_servers": list(self.bootstrap),
-            "client_id": self.client_id,
-            "bootstrap_timeout_ms": _CALL_TIMEOUT_MS,
-            **client_options(self.security),
-        }
-
-
-@dataclass(frozen=True)
-class Polled:
-    """What one poll brought. `joined`: the group gave us our share, which may be nothing."""
-
-    records: Sequence[Record] = ()
-    joined: bool = True
-    connected: bool = True
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Next offset to be read of a partition, and the end of what can be read."""
-
-    position: int
-    end: int
-
-
-class RebalanceListener(Protocol):
-    """Is told, on the event loop and while `poll` waits, which partitions come and go."""
-
-    async def assigned(self, partitions: Sequence[Partition]) -> None:
-        """These are ours now; their records come after this returns."""
-
-    async def revoked(self, partitions: Sequence[Partition]) -> Mapping[Partition, Commit]:
-        """These will be taken away: finish what can be, and say where each of them stands."""
-
-    async def lost(self, partitions: Sequence[Partition]) -> None:
-        """These were taken away already; somebody else has them."""
-
-
-class RecordSource(Protocol):
-    """A member of a consumer group. Calls come one at a time."""
-
-    async def open(self, listener: RebalanceListener) -> None:
-        """Connect and subscribe. Raises BrokerUnreachable, TopicsMissing, KafkaMisconfigured."""
-
-    async def poll(self, max_records: int, paused: frozenset[Partition]) -> Polled:
-        """Records of partitions that are not paused, soon. Raises BrokerUnreachable when beyond repair."""
-
-    async def commit(self, commits: Mapping[Partition, Commit]) -> None:
-        """Raises CommitRefused."""
-
-    async def progress(self, partitions: Iterable[Partition]) -> Mapping[Partition, Progress]:
-        """How far each partition is; those that cannot be told are left out."""
-
-    async def close(self) -> None:
-        """Leave the group; the listener is asked once more."""
-
-
-class RecordSink(Protocol):
-    """Writes messages; many calls of `send` may run at once."""
-
-    async def open(self) -> None:
-        """Connect. Raises BrokerUnreachable, KafkaMisconfigured."""
-
-    async def send(self, message: Message) -> None:
-        """Return when the brokers have acknowledged it. Raises MessageTooLarge, PublishFailed."""
-
-    async def close(self) -> None:
-        """Send what is waiting and let go."""
-
-
-def check_installation() -> None:
-    """Refuse to run on checksums in pure Python: 40 ms of CPU for each 200 KB, on the event loop's lock.
-
-    Raises:
-        KafkaMisconfigured: the `crc32c` wheel is missing; the client itself would not say a word.
-    """
-    if kafka_record_util.crc32c_c is None:
-        raise KafkaMisconfigured(
-            "kafka-python runs without the `crc32c` package and would compute checksums in Python, 60 times "
-            "slower; install it: pip install 'kafka-python[crc32c]'"
-        )
-
-
-_OURS = frozenset(
-    {"bootstrap_servers", "client_id", "metrics_enabled", "allow_auto_create_topics"}
-    | {"request_timeout_ms", "receive_message_max_bytes"}
-)
-"""Options that both clients know and that the gateway sets by itself."""
-_CHOICES = {
-    "security_protocol": ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
-    "sasl_mechanism": ("PLAIN", "GSSAPI", "SCRAM-SHA-256", "SCRAM-SHA-512"),
-}
-_FILES = ("ssl_cafile", "ssl_certfile", "ssl_keyfile", "ssl_crlfile")
-
-
-def client_options(written: Mapping[str, str]) -> dict[str, Any]:
-    """Options of the client as it wants them: what was written as text becomes a flag or a number.
-
-    The kind of an option is that of its default in the client; one without a default is a text.
-
-    Raises:
-        KafkaMisconfigured: an option is not known, is not for the operator to set, or has no such value.
-    """
-    reader, writer = kafka.KafkaConsumer.DEFAULT_CONFIG, kafka.KafkaProducer.DEFAULT_CONFIG
-    known = {
-        name: default
-        for name, default in reader.items()
-        if name in writer and name not in _OURS and (default is None or isinstance(default, bool | int | str))
-    }
-    for name in written:
-        if name not in known:
-            names = ", ".join(sorted(known))
-            raise KafkaMisconfigured(f"kafka_options: there is no option {name!r}, but {names}")
-    return {name: _option(name, text, known[name]) for name, text in written.items()}
-
-
-def _option(name: str, text: str, default: object) -> object:
-    if isinstance(default, bool):
-        flags = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-        return _chosen(name, text.lower(), flags, "true or false")
-    if isinstance(default, int):
-        if not text.isdecimal():
-            raise KafkaMisconfigured(f"kafka_options: {name}={text}: must be a number")
-        return int(text)
-    if name == "api_version":
-        return tuple(_option(name, part, 0) for part in text.split("."))
-    if name in _FILES and not Path(text).is_file():
-        raise KafkaMisconfigured(f"kafka_options: {name}={text}: no such file")
-    if name in _CHOICES:
-        return _chosen(name, text, {choice: choice for choice in _CHOICES[name]}, ", ".join(_CHOICES[name]))
-    return text
-
-
-def _chosen(name: str, text: str, choices: Mapping[str, object], wanted: str) -> object:
-    if text not in choices:
-        raise KafkaMisconfigured(f"kafka_options: {name}={text}: must be {wanted}")
-    return choices[text]
-
-
-class OwnerThread:
-    """A thread that runs the calls given to it, one by one; `call` waits for the answer without blocking."""
-
-    def __init__(self, name: str) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        # A daemon: a client that hangs must not keep the process from ending.
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
-
-    async def call(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Run it there; what it raises is raised here."""
-        answer: asyncio.Future[T] = self._loop.create_future()
-
-        def run() -> None:
-            try:
-                value = function(*arguments)
-            except BaseException as error:  # noqa: BLE001  # raised again by whoever awaits the answer
-                self._tell(answer, None, error)
-            else:
-                self._tell(answer, value, None)
-
-        self._calls.put(run)
-        return await answer
-
-    def stop(self) -> None:
-        """Let the thread end after the calls that it has."""
-        self._calls.put(None)
-
-    def _run(self) -> None:
-        while (call := self._calls.get()) is not None:
-            call()
-
-    def _tell(self, answer: "asyncio.Future[T]", value: Any, error: BaseException | None) -> None:
-        _tell(self._loop, answer, value, error)
-
-
-def _tell(
-    loop: asyncio.AbstractEventLoop, answer: "asyncio.Future[Any]", value: Any, error: BaseException | None
-) -> None:
-    """Resolve `answer` from another thread; nobody may be waiting any more."""
-
-    def resolve() -> None:
-        if answer.done():
-            return
-        if error is None:
-            answer.set_result(value)
-        else:
-            answer.set_exception(error)
-
-    try:
-        loop.call_soon_threadsafe(resolve)
-    except RuntimeError:
-        log.debug("the event loop has ended; an answer of the Kafka client came too late")
-
-
 class KafkaSource:
     """A `RecordSource` on a real broker."""
 
     def __init__(self, options: KafkaOptions) -> None:
         check_installation()
         self._options = options
-        self._client = options.client
+        self._client = client_settings(options)
         self._thread: OwnerThread | None = None
         self._consumer: Any = None
 
@@ -355,7 +113,7 @@ class KafkaSource:
 
     def _open(self, loop: asyncio.AbstractEventLoop, listener: RebalanceListener) -> None:
         options = self._options
-        consumer = _connect(
+        consumer = connect(
             kafka.KafkaConsumer,
             **self._client,
             group_id=options.group,
@@ -417,7 +175,7 @@ class KafkaSource:
 
     def _commit(self, commits: Mapping[Partition, Commit]) -> None:
         try:
-            self._consumer.commit(_offsets(commits), timeout_ms=_CALL_TIMEOUT_MS)
+            self._consumer.commit(offsets_of(commits), timeout_ms=CALL_TIMEOUT_MS)
         except kafka_errors.KafkaError as error:
             raise CommitRefused(f"offsets were not committed: {error}") from error
 
@@ -426,8 +184,8 @@ class KafkaSource:
         if not wanted:
             return {}
         try:
-            ends = self._consumer.end_offsets(wanted, timeout_ms=_CALL_TIMEOUT_MS)
-            positions = {tp: self._consumer.position(tp, timeout_ms=_CALL_TIMEOUT_MS) for tp in wanted}
+            ends = self._consumer.end_offsets(wanted, timeout_ms=CALL_TIMEOUT_MS)
+            positions = {tp: self._consumer.position(tp, timeout_ms=CALL_TIMEOUT_MS) for tp in wanted}
         except kafka_errors.KafkaError as error:
             log.debug("no news of the partitions' ends: %s", error)
             return {}
@@ -439,7 +197,7 @@ class KafkaSource:
         if consumer is None:
             return
         try:
-            consumer.close(timeout_ms=_CLOSE_TIMEOUT_MS)
+            consumer.close(timeout_ms=CLOSE_TIMEOUT_MS)
         except Exception as error:  # noqa: BLE001  # we leave anyway; the group notices by itself
             log.warning("the Kafka consumer did not close cleanly: %r", error)
 
@@ -453,7 +211,7 @@ def _topics(consumer: Any) -> set[str]:
     cluster.need_all_topic_metadata = True
     try:
         for _ in range(1 + cluster.metadata_refresh_in_progress):
-            consumer._net.run(manager.wait_for, cluster.request_update(), _CALL_TIMEOUT_MS)  # noqa: SLF001
+            consumer._net.run(manager.wait_for, cluster.request_update(), CALL_TIMEOUT_MS)  # noqa: SLF001
     except kafka_errors.KafkaError as error:
         raise BrokerUnreachable(f"Kafka did not say which topics it has: {error!r}") from error
     finally:
@@ -487,7 +245,7 @@ class _Listener(AsyncConsumerRebalanceListener):  # type: ignore[misc]  # the li
             return
         try:
             manager = self._consumer._client._manager  # noqa: SLF001  # a commit has no timeout of its own
-            await manager.wait_for(self._consumer.commit_async(_offsets(stood_at)), _CLOSE_TIMEOUT_MS)
+            await manager.wait_for(self._consumer.commit_async(offsets_of(stood_at)), CLOSE_TIMEOUT_MS)
         except kafka_errors.KafkaError as error:
             log.warning("a rebalance was faster than our commit; some documents are done again: %s", error)
 
@@ -529,7 +287,7 @@ class KafkaSink:
     def __init__(self, options: KafkaOptions) -> None:
         check_installation()
         self._options = options
-        self._client = options.client
+        self._client = client_settings(options)
         self._thread: OwnerThread | None = None
         self._producer: Any = None
         self._absent: dict[str, float] = {}
@@ -564,7 +322,7 @@ class KafkaSink:
         """Send what is waiting and let go."""
         if self._thread is None:
             return
-        await self._thread.call(self._close, _CLOSE_TIMEOUT_MS / 1000)
+        await self._thread.call(self._close, CLOSE_TIMEOUT_MS / 1000)
         self._thread.stop()
         self._thread = None
 
@@ -577,7 +335,7 @@ class KafkaSink:
 
     def _connect(self) -> Any:
         options = self._options
-        return _connect(
+        return connect(
             kafka.KafkaProducer,
             **self._client,
             acks="all",
@@ -598,89 +356,34 @@ class KafkaSink:
             raise PublishFailed(f"Kafka has no topic {message.topic}, or does not say where it is; create it")
         try:
             producer = self._ensure_producer()
-            sent = _hand_over(producer, message)
+            sent = hand_over(producer, message)
         except Exception as error:
             if isinstance(error, kafka_errors.KafkaTimeoutError):  # nobody knows a partition of the topic
                 self._absent[message.topic] = time.monotonic() + _ABSENT_S
-            raise _publish_error(message, error) from error
-        sent.add_callback(lambda _: _tell(loop, acknowledged, None, None))
-        sent.add_errback(lambda error: _tell(loop, acknowledged, None, _publish_error(message, error)))
+            raise publish_error(message, error) from error
+        sent.add_callback(lambda _: tell(loop, acknowledged, None, None))
+        sent.add_errback(lambda error: tell(loop, acknowledged, None, publish_error(message, error)))
         return producer
 
     def _send_alone(self, message: Message) -> None:
         producer = self._connect()
         try:
-            _hand_over(producer, message).get(timeout=self._options.delivery_timeout_ms / 1000)
+            hand_over(producer, message).get(timeout=self._options.delivery_timeout_ms / 1000)
         except Exception as error:
-            raise _publish_error(message, error) from error
+            raise publish_error(message, error) from error
         finally:
-            _close_producer(producer, 0)
+            close_producer(producer, 0)
 
     def _discard(self, producer: Any) -> None:
         """A producer that lost count of its messages never sends again; the next message makes a new one."""
         if producer is self._producer:
             self._producer = None
-            _close_producer(producer, 0)
+            close_producer(producer, 0)
 
     def _close(self, timeout_s: float) -> None:
         producer, self._producer = self._producer, None
         if producer is not None:
-            _close_producer(producer, timeout_s)
-
-
-def _hand_over(producer: Any, message: Message) -> Any:
-    return producer.send(message.topic, value=message.value, key=message.key, headers=list(message.headers))
-
-
-def _close_producer(producer: Any, timeout_s: float) -> None:
-    try:
-        producer.close(timeout=timeout_s)
-    except Exception as error:  # noqa: BLE001  # whoever waits for an acknowledgement is told by its callback
-        log.warning("the Kafka producer did not close cleanly: %r", error)
-        producer._sender.force_close()  # noqa: SLF001  # its close gives up before this when messages are left
-
-
-def _publish_error(message: Message, error: BaseException) -> RuntimeError:
-    if isinstance(error, BrokerUnreachable):
-        return PublishFailed(str(error))
-    kinds = (kafka_errors.MessageSizeTooLargeError, kafka_errors.RecordListTooLargeError)
-    size = len(message.value or b"")
-    found: RuntimeError
-    if isinstance(error, kinds):
-        found = MessageTooLarge(f"{message.topic} takes no message of {size} bytes: {error}")
-    else:
-        found = PublishFailed(f"a message of {size} bytes to {message.topic} was not acknowledged: {error!r}")
-    found.__cause__ = error
-    return found
-
-
-def _connect(client: Callable[..., T], **options: Any) -> T:
-    """Make a client; it connects at once. One that cannot leaves its thread behind, which is ended here."""
-    networks = []
-
-    def network(**settings: Any) -> Any:
-        networks.append(KafkaNetClient(**settings))
-        return networks[-1]
-
-    try:
-        return client(kafka_client=network, **options)
-    except Exception as error:  # noqa: BLE001  # raised below, without the frames that hold the sockets
-        for left in networks:
-            left._manager._net.stop(timeout_ms=_CALL_TIMEOUT_MS)  # noqa: SLF001  # close() alone does not
-            left.close()
-        networks.clear()
-        failure = _connection_error(error, ", ".join(options["bootstrap_servers"]))
-    raise failure
-
-
-def _connection_error(error: Exception, where: str) -> Exception:
-    refused = (kafka_errors.KafkaConfigurationError, kafka_errors.SaslAuthenticationFailedError)
-    # The last three are how the client itself complains of a value.
-    if isinstance(error, (*refused, ValueError, TypeError, AssertionError)):
-        return KafkaMisconfigured(f"Kafka at {where} refuses these settings: {error}")
-    if isinstance(error, kafka_errors.KafkaError | OSError):
-        return BrokerUnreachable(f"no Kafka broker answers at {where}: {error!r}")
-    return error
+            close_producer(producer, timeout_s)
 
 
 def _record(found: Any) -> Record:
@@ -695,13 +398,6 @@ def _record(found: Any) -> Record:
         headers,
         -1 if found.leader_epoch is None else found.leader_epoch,
     )
-
-
-def _offsets(commits: Mapping[Partition, Commit]) -> dict[TopicPartition, OffsetAndMetadata]:
-    return {
-        TopicPartition(*partition): OffsetAndMetadata(commit.offset, "", commit.leader_epoch)
-        for partition, commit in commits.items()
-    }
 
 
 def _partitions(found: Iterable[TopicPartition]) -> list[Partition]:

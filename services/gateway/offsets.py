@@ -48,11 +48,15 @@ class Ticket:
 
 @dataclass(frozen=True)
 class Commit:
-    """`offset` is the next one to read; `leader_epoch` is that of the record before it, -1 if not known."""
+    """`offset` is the next one to read; `leader_epoch` is that of the record before it, -1 if not known.
+
+    `note` is kept with it by the group, for whoever has the partition next.
+    """
 
     epoch: int
     offset: int
     leader_epoch: int = NO_LEADER_EPOCH
+    note: str = ""
 
 
 class PartitionOffsets:

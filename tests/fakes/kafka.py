@@ -4,7 +4,7 @@ import asyncio
 from collections import defaultdict
 
 from services.gateway.jobs import DeadLetterHeader, Message, Record, header
-from services.gateway.kafka_io import (
+from services.gateway.kafka_ports import (
     BrokerUnreachable,
     CommitRefused,
     MessageTooLarge,

@@ -27,7 +27,7 @@ from services.common.pb import ocr_pb2 as pb
 from services.gateway import consumer as consumer_module
 from services.gateway.consumer import ConsumerOptions, JobConsumer, StallWatch, backoff, next_step
 from services.gateway.jobs import header
-from services.gateway.kafka_io import BrokerUnreachable, KafkaMisconfigured, KafkaOptions, Progress
+from services.gateway.kafka_ports import BrokerUnreachable, KafkaMisconfigured, KafkaOptions, Progress
 from services.gateway.offsets import FlowLimits
 from tests.fakes.kafka import FakeCluster, FakeSink, FakeSource
 

@@ -7,7 +7,7 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.structs import TopicPartition
 
 from services.gateway.jobs import Message
-from services.gateway.kafka_io import KafkaOptions
+from services.gateway.kafka_ports import KafkaOptions
 
 
 class Town:

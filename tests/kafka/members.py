@@ -10,7 +10,8 @@ from collections import Counter
 
 from services.common.pb import ocr_pb2 as pb
 from services.gateway.consumer import ConsumerOptions, JobConsumer
-from services.gateway.kafka_io import KafkaOptions, KafkaSink, KafkaSource
+from services.gateway.kafka_io import KafkaSink, KafkaSource
+from services.gateway.kafka_ports import KafkaOptions
 from services.gateway.offsets import FlowLimits
 
 

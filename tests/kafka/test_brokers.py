@@ -12,8 +12,8 @@ from deploy.kafka import local_kafka
 from deploy.kafka.local_kafka import KafkaUnavailable
 from services.cli import embedded_broker
 from services.cli.embedded_broker import BrokerUnavailable, EmbeddedBroker
-from services.gateway import kafka_io
-from services.gateway.kafka_io import KafkaMisconfigured
+from services.gateway import kafka_client
+from services.gateway.kafka_ports import KafkaMisconfigured
 
 
 def accepts(bootstrap):
@@ -97,6 +97,6 @@ def test_the_local_kafka_says_where_it_is_and_ends_on_sigterm(kafka):
 
 
 def test_checksums_in_python_are_refused(monkeypatch):
-    monkeypatch.setattr(kafka_io.kafka_record_util, "crc32c_c", None)
+    monkeypatch.setattr(kafka_client.kafka_record_util, "crc32c_c", None)
     with pytest.raises(KafkaMisconfigured, match=r"kafka-python\[crc32c\]"):
-        kafka_io.check_installation()
+        kafka_client.check_installation()

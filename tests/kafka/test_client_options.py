@@ -2,7 +2,9 @@
 
 import pytest
 
-from services.gateway.kafka_io import KafkaMisconfigured, KafkaOptions, KafkaSink, client_options
+from services.gateway.kafka_client import client_options
+from services.gateway.kafka_io import KafkaSink
+from services.gateway.kafka_ports import KafkaMisconfigured, KafkaOptions
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ import pytest
 
 from services.common.errors import CorruptInput, SetupError
 from services.gateway.jobs import Message, header
-from services.gateway.kafka_io import KafkaOptions, KafkaSink, PublishFailed
+from services.gateway.kafka_io import KafkaSink
+from services.gateway.kafka_ports import KafkaOptions, PublishFailed
 from services.gateway.offsets import FlowLimits
 from tests.kafka.members import Pipeline, member
 
@@ -251,7 +252,7 @@ async def test_it_says_why_it_is_not_ready_until_partitions_are_assigned(town):
 
 WITHOUT_BROKER = """
 import asyncio, threading
-from services.gateway.kafka_io import KafkaOptions
+from services.gateway.kafka_ports import KafkaOptions
 from tests.kafka.members import Pipeline, member
 
 async def main():
