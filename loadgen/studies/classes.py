@@ -177,6 +177,10 @@ class Both:
         alone, both = (self.work[part].stages[stage] for part in (BULK_ALONE, BESIDE))
         return both.mpixels / alone.mpixels
 
+    def kept_for_a_core(self, stage: str) -> float:
+        """The same for each core that the services kept busy: less than 1 is work that became dearer."""
+        return self.kept_pixels(stage) * self.work[BULK_ALONE].services / self.work[BESIDE].services
+
 
 @dataclass(frozen=True)
 class Hurried:
@@ -300,6 +304,7 @@ def section(scale: Scale, both: Both, hurried: Hurried, flood: Flood) -> Section
             "ratio": both.ratio,
             "kept": both.kept,
             "kept_pixels": {stage: both.kept_pixels(stage) for stage in STAGES},
+            "kept_for_a_core": {stage: both.kept_for_a_core(stage) for stage in STAGES},
             "work": {part: asdict(work) for part, work in both.work.items()},
         },
         "hurried": vars(hurried),
@@ -328,7 +333,11 @@ def work_done(both: Both) -> str:
         "cores, sender",
     ]
     kept = " and ".join(f"{both.kept_pixels(stage):.1%} in the {stage}" for stage in STAGES)
-    text = f"Of the pixels a second that bulk alone put through the models, both together put through {kept}."
+    dear = " and ".join(f"{both.kept_for_a_core(stage):.1%}" for stage in STAGES)
+    text = (
+        f"Of the pixels a second that bulk alone put through the models, both together put through {kept};"
+        f" for each core that the services kept busy, {dear}."
+    )
     return f"{table(header, rows)}\n\n{text}"
 
 

@@ -97,6 +97,8 @@ def test_work_is_told_by_the_second_by_the_batch_and_by_the_pixel():
 
 def test_the_pixels_beside_each_other_are_a_part_of_those_of_bulk_alone():
     assert BOTH.kept_pixels("recognizer") == pytest.approx(0.75)
+    busier = {**BOTH.work, BESIDE: replace(BOTH.work[BESIDE], services=0.9)}
+    assert replace(BOTH, work=busier).kept_for_a_core("recognizer") == pytest.approx(1.5)
     assert (
         "75.0% in the detector and 75.0% in the recognizer" in section(QUICK, BOTH, HURRIED, FLOOD).markdown
     )
