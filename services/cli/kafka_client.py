@@ -30,6 +30,7 @@ from services.common.pb import ocr_pb2 as pb
 MAX_RESULT_BYTES = MAX_MESSAGE_BYTES - (1 << 20)  # beside it the key, the headers and Kafka's own
 UNACKNOWLEDGED = 16  # documents on their way to the broker, which are also those held in memory
 CONNECT_TIMEOUT_S = 5.0
+FETCH_BYTES = 8 << 20  # at once; a larger record comes all the same, alone
 SILENT_S = 30.0  # without a record for so long, and not at the end, the broker has a trouble of its own
 QUIET_S = 1.0  # without a record for so long a topic counts as read to its end
 POLL_MS = 200
@@ -219,7 +220,8 @@ class Kafka:
 
         consumer = KafkaConsumer(
             **self._connection(), group_id=None, enable_auto_commit=False, fetch_max_wait_ms=100,
-            max_partition_fetch_bytes=MAX_MESSAGE_BYTES, isolation_level="read_committed",
+            max_partition_fetch_bytes=FETCH_BYTES, fetch_max_bytes=FETCH_BYTES, max_poll_records=20,
+            isolation_level="read_committed",
         )  # fmt: skip
         self._stack.callback(consumer.close)
         return consumer
