@@ -121,7 +121,7 @@ OPEN = (
 CLOSED = (
     ladder("the shipped ladder", WIDTH_LADDER),
     ladder("steps of 32", range(32, WIDEST + 1, 32)),
-    ladder("from 64 by 1.2", geometric(64, 1.2)),
+    ladder("from 96 by 1.15", geometric(96, 1.15)),
     ladder("from 160 by 1.15", geometric(160, 1.15)),
 )
 OURS, THEIRS = CLOSED[0].name, OPEN[1].name
