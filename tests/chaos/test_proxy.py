@@ -101,10 +101,10 @@ def test_a_client_is_told_when_nobody_listens_behind_it(proxies):
 
 
 def test_a_client_is_told_when_the_far_side_ends(proxies):
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        with connect(proxies.add(server.getsockname()[1])) as peer:
-            server.accept()[0].close()
-            assert peer.recv(1) == b""
+    server = socket.create_server(("127.0.0.1", 0))
+    with server, connect(proxies.add(server.getsockname()[1])) as peer:
+        server.accept()[0].close()
+        assert peer.recv(1) == b""
 
 
 def test_it_follows_a_service_to_its_new_port(proxies, echo):

@@ -100,3 +100,25 @@ def test_checksums_in_python_are_refused(monkeypatch):
     monkeypatch.setattr(kafka_client.kafka_record_util, "crc32c_c", None)
     with pytest.raises(KafkaMisconfigured, match=r"kafka-python\[crc32c\]"):
         kafka_client.check_installation()
+
+
+def settings(brokers):
+    nodes = [local_kafka.Node(n, 100 + n, 200 + n, 300 + n, 400 + n) for n in range(1, brokers + 1)]
+    text = local_kafka.server_properties(Path("data"), nodes[0], nodes)
+    return dict(line.split("=", 1) for line in text.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("brokers", "copies", "in_sync"), [(1, "1", "1"), (2, "2", "1"), (3, "3", "2"), (5, "3", "2")]
+)
+def test_any_one_of_three_brokers_can_be_missed(brokers, copies, in_sync):
+    found = settings(brokers)
+    assert {value for name, value in found.items() if name.endswith("replication.factor")} == {copies}
+    assert found["min.insync.replicas"] == found["transaction.state.log.min.isr"] == in_sync
+    assert len(found["controller.quorum.voters"].split(",")) == brokers
+
+
+def test_clients_are_sent_to_the_advertised_port_and_brokers_past_it():
+    found = settings(3)
+    assert found["advertised.listeners"] == "CLIENTS://127.0.0.1:401,PEERS://127.0.0.1:201"
+    assert found["listeners"] == "CLIENTS://127.0.0.1:101,PEERS://127.0.0.1:201,CONTROLLER://127.0.0.1:301"
