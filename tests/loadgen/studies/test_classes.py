@@ -7,6 +7,7 @@ import pytest
 from loadgen.prometheus import Metrics
 from loadgen.studies.classes import (
     BESIDE,
+    BULK_AGAIN,
     BULK_ALONE,
     ONLINE_ALONE,
     QUICK,
@@ -33,12 +34,13 @@ BOTH = Both(
     online_rate=2.0,
     online_alone=tuple(range(50, 150)),
     online_beside=tuple(range(100, 300)),
-    bulk_alone=10.0,
+    bulk_before=10.2,
+    bulk_after=9.8,
     bulk_beside=7.9,
     bulk_seconds=(8, 7, 9),
     work={
         part: Work({stage: StageWork(mpixels, 0.9, 3.0, 500.0) for stage in STAGES}, 1.8, 0.1)
-        for part, mpixels in ((BULK_ALONE, 0.8), (ONLINE_ALONE, 0.1), (BESIDE, 0.6))
+        for part, mpixels in ((BULK_ALONE, 0.82), (ONLINE_ALONE, 0.1), (BESIDE, 0.6), (BULK_AGAIN, 0.78))
     },
 )
 HURRIED = Hurried({"OK": 5, "DEADLINE_EXCEEDED": 15}, {"recognizer expired": 9}, runs=12, late=0)
