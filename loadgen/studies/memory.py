@@ -3,8 +3,9 @@
     python -m loadgen.studies.memory DIR [--quick]
 
 3,000 documents of random sizes go through a pipeline of real models. What each process holds is read when
-it is idle after a third of them and at the end. Every batch's shape and time come from the traces: a shape
-that was not warmed up would show as a first batch that is slower than the rest of its shape.
+it has been idle for some seconds, after a third of them and at the end. Every batch's shape and time come
+from the traces: a shape that was not warmed up would show as a first batch that is slower than the rest of
+its shape.
 """
 
 import asyncio
@@ -24,6 +25,7 @@ from loadgen.studies.cuttings import Sizes, cuttings
 from loadgen.studies.figures import Verdict, growth, median, table, verdict_list, with_verdicts
 from loadgen.studies.online import Call, Door, Order, order_of, so_many_at_a_time
 from loadgen.studies.spans import TRACE_ALL, ModelRun, SpanReceiver, batches
+from services.common.process import TRIM_EVERY_S
 
 DOCUMENTS, QUICK_DOCUMENTS = 3000, 150
 CONCURRENCY = 16
@@ -173,9 +175,15 @@ async def _load(stack: Stack, orders: Sequence[Order]) -> tuple[dict[str, int], 
     first = len(orders) // 3
     async with Door(stack.address("gateway")) as door:
         _check(await so_many_at_a_time(door.send, orders[:first], CONCURRENCY))
-        third = stack.rss()
+        third = await _idle(stack)
         _check(await so_many_at_a_time(door.send, orders[first:], CONCURRENCY))
-    return third, stack.rss()
+    return third, await _idle(stack)
+
+
+async def _idle(stack: Stack) -> dict[str, int]:
+    """Resident bytes once the services have handed back what they freed."""
+    await asyncio.sleep(2 * TRIM_EVERY_S)
+    return stack.rss()
 
 
 def _check(calls: Iterable[Call]) -> None:
