@@ -33,7 +33,7 @@ def build(settings: GatewaySettings) -> GatewayService:
     )
     parts: list[Part] = [detector, recognizer, pipeline]
     if settings.kafka:
-        parts.append(kafka_part(settings, pipeline))
+        parts.append(kafka_part(settings, pipeline, (detector, recognizer)))
     return GatewayService(OcrServicer(pipeline.recognize, max_in_flight=settings.max_in_flight), parts)
 
 
@@ -52,12 +52,13 @@ def pipeline_limits(settings: GatewaySettings) -> PipelineLimits:
     )
 
 
-def kafka_part(settings: GatewaySettings, pipeline: Pipeline) -> Part:
-    """The Kafka side of the gateway."""
+def kafka_part(settings: GatewaySettings, pipeline: Pipeline, backends: Sequence[Backend] = ()) -> Part:
+    """The Kafka side of the gateway, which takes no jobs while one of the `backends` is away."""
     # Imported here, so that a gateway without Kafka needs no Kafka client.
     from services.gateway.consumer import ConsumerOptions, JobConsumer
     from services.gateway.kafka_io import KafkaSink, KafkaSource
     from services.gateway.kafka_ports import KafkaOptions
+    from services.gateway.kafka_txn import KafkaTransactor
     from services.gateway.offsets import FlowLimits
 
     kafka = KafkaOptions(
@@ -82,7 +83,12 @@ def kafka_part(settings: GatewaySettings, pipeline: Pipeline) -> Part:
         max_attempts=settings.kafka_max_attempts,
         service_version=SERVICE_VERSION,
     )
-    return JobConsumer(kafka, options, KafkaSource(kafka), KafkaSink(kafka), pipeline.recognize)
+    sink = KafkaTransactor(kafka) if settings.delivery == "exactly_once" else KafkaSink(kafka)
+
+    def away() -> str | None:
+        return next((why for backend in backends if (why := backend.not_ready()) is not None), None)
+
+    return JobConsumer(kafka, options, KafkaSource(kafka), sink, pipeline.recognize, backends=away)
 
 
 async def serve(settings: GatewaySettings) -> int:

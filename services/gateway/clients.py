@@ -2,7 +2,8 @@
 
 A replica that goes away or restarts is not the caller's trouble: `Unavailable` and `ShuttingDown` are tried
 again, with exponential back-off and full jitter, until the deadline or the limit of tries. `Overloaded` is
-tried again only for bulk work; someone who waits is better told at once.
+tried again only for bulk work; someone who waits is better told at once. All calls to a backend share a
+budget of second tries, so that a backend in trouble is not asked several times as often as before.
 """
 
 import asyncio
@@ -10,7 +11,7 @@ import contextlib
 import random
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
@@ -27,6 +28,7 @@ from services.common.errors import (
 )
 from services.common.pb import ocr_pb2 as pb
 from services.common.pb import ocr_pb2_grpc
+from services.gateway.retries import Backoff, RetryBudget
 
 
 @dataclass(frozen=True)
@@ -34,8 +36,7 @@ class RetryLimits:
     """How long a call is tried. The defaults wait some 4 seconds in all, 8 at most."""
 
     max_attempts: int = 6
-    base_s: float = 0.2
-    cap_s: float = 4.0
+    backoff: Backoff = field(default_factory=lambda: Backoff(base_s=0.2, cap_s=4.0))
     timeout_s: float = 120.0
     """Seconds for one try, when the caller's deadline leaves as much."""
 
@@ -57,7 +58,7 @@ def retry_delay(
     busy = isinstance(error, Overloaded) and priority == pb.BULK
     if not (passing or busy) or attempt >= limits.max_attempts:
         return None
-    delay = jitter * min(limits.cap_s, limits.base_s * 2.0 ** (attempt - 1))
+    delay = limits.backoff.wait(attempt, jitter)
     return None if remaining_s is not None and delay >= remaining_s else delay
 
 
@@ -68,11 +69,13 @@ class _Client:
         self._name = name
         self._channel = channel
         self._limits = limits
+        self._budget = RetryBudget()
 
     async def _call(
         self, method: Callable[..., Any], request: Any, *, priority: int, deadline: float | None
     ) -> Any:
         attempt = 0
+        self._budget.first_try()
         while True:
             attempt += 1
             try:
@@ -86,7 +89,7 @@ class _Client:
                     limits=self._limits,
                     jitter=random.random(),
                 )
-                if delay is None:
+                if delay is None or not self._budget.spend():
                     raise
             await asyncio.sleep(delay)
 

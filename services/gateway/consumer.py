@@ -5,14 +5,16 @@ The rules, in the order in which they matter:
 1. An offset is finished when the brokers have acknowledged its result or its dead letter. A publish that
    fails is tried again; meanwhile the offset stays open and nothing above it is committed.
 2. A record is never given up because a backend is away. Errors that pass are retried with the slot held;
-   when all slots are held the partitions are paused, and the topic keeps what we cannot serve.
+   when all slots are held, or backends are down, the partitions are paused, and the topic keeps what we
+   cannot serve.
 3. A record whose input is at fault is a dead letter at once; one that kills the predictor, or shows a defect
-   of ours, after `max_attempts`.
+   of ours, after `max_attempts`; one that ends the gateway itself, after so many deaths.
 4. Polling goes on whatever happens, or the group would take us for dead.
 5. What a rebalance takes away is finished within `revoke_timeout_s` if it can be, then committed, then given
    up: its next owner does it again.
 
-The decisions are in `offsets.py`, `jobs.py` and `next_step`; what is here waits.
+The decisions are in `offsets.py`, `outbox.py`, `deaths.py`, `intake.py` and `retries.py`; what is here waits.
+`serving.py` does what is done for one record, `delivery.py` brings the answer to its topic.
 """
 
 import asyncio
@@ -20,31 +22,30 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from opentelemetry import trace
-from opentelemetry.trace import Link, Span, SpanKind, StatusCode
-
-from services.common.batch_queue import Priority
-from services.common.errors import DeadlineExceeded, InputError, Internal, OcrError, ResultTooLarge
-from services.common.pb import ocr_pb2 as pb
-from services.common.telemetry import METRICS, extract, inject_headers, observe, tracer
-from services.gateway import jobs
-from services.gateway.jobs import Failure, Message, Order, Record, ResultFormat, Stage
+from services.common.errors import Internal
+from services.common.telemetry import observe
+from services.gateway.answers import Answers
+from services.gateway.deaths import DeathGuard
+from services.gateway.delivery import AtLeastOnce, Delivery, ExactlyOnce
+from services.gateway.intake import Breaker
+from services.gateway.jobs import Record, ResultFormat
 from services.gateway.kafka_ports import (
     CommitRefused,
     KafkaMisconfigured,
     KafkaOptions,
-    MessageTooLarge,
     Polled,
     Progress,
-    PublishFailed,
     RecordSink,
     RecordSource,
+    Transactor,
 )
 from services.gateway.offsets import Commit, FlowLimits, OffsetLedger, Partition, Ticket
+from services.gateway.retries import Backoff
+from services.gateway.serving import Recognize, Serving
+from services.gateway.stall import Stalled, StallWatch
 
 log = logging.getLogger(__name__)
 
@@ -52,15 +53,6 @@ _DISCONNECTED_GRACE_S = 5.0
 """The coordinator changes now and then without anybody noticing; longer, and the broker is gone."""
 _LET_GO_S = 2.5
 """For a client to close; one that takes longer hangs, and ends with the process."""
-
-
-class Recognize(Protocol):
-    """The pipeline. `deadline` and `received` are on the monotonic clock, in seconds; raises OcrError."""
-
-    async def __call__(
-        self, job: pb.Job, *, priority: Priority, deadline: float | None, received: float
-    ) -> pb.Result:
-        """Read one document."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +64,7 @@ class ConsumerOptions:
     max_result_bytes: int = 1_000_000
     max_attempts: int = 3
     """Tries of a record that kills the predictor or shows a defect; errors that pass are not counted."""
-    retry_base_s: float = 0.1
-    retry_cap_s: float = 10.0
+    backoff: Backoff = field(default_factory=Backoff)
     commit_interval_s: float = 1.0
     revoke_timeout_s: float = 20.0
     progress_interval_s: float = 10.0
@@ -88,59 +79,11 @@ class ConsumerOptions:
     service_version: str = ""
 
 
-Step = Literal["retry", "dead-letter"]
-
-
-def next_step(error: OcrError, attempts: int, max_attempts: int) -> Step:
-    """What becomes of a record that failed with `error` on its try number `attempts`."""
-    if error.retryable:
-        return "retry"
-    if isinstance(error, InputError | DeadlineExceeded):
-        return "dead-letter"
-    return "retry" if attempts < max_attempts else "dead-letter"
-
-
-def backoff(attempt: int, base_s: float, cap_s: float, draw: float) -> float:
-    """Seconds to wait after try number `attempt`: full jitter, so that many waiters spread out.
-
-    `draw` is a random number from 0 to 1.
-    """
-    return draw * min(cap_s, base_s * 2.0 ** min(attempt, 30))
-
-
-class Stalled(RuntimeError):
-    """The client reads nothing although there is something to read."""
-
-
-class StallWatch:
-    """Notices partitions whose reading position stands still before the end. Told the time."""
-
-    def __init__(self, timeout_s: float) -> None:
-        self._timeout_s = timeout_s
-        self._seen: dict[Partition, tuple[int, float]] = {}
-
-    def stuck(
-        self, progress: Mapping[Partition, Progress], paused: frozenset[Partition], now: float
-    ) -> list[Partition]:
-        """Partitions that had something to read, were not paused, and have not moved for the timeout."""
-        for partition in paused | (self._seen.keys() - progress.keys()):
-            self._seen.pop(partition, None)
-        found = []
-        for partition, at in progress.items():
-            position, since = self._seen.get(partition, (-1, now))
-            if partition in paused:
-                continue
-            if at.position != position or at.position >= at.end:
-                self._seen[partition] = (at.position, now)
-            elif now - since >= self._timeout_s:
-                found.append(partition)
-        return found
-
-
 class JobConsumer:
     """One member of the consumer group.
 
-    `recognize` is the pipeline. `clock` is monotonic, `wall` counts from 1970, both in seconds;
+    `sink` decides on the delivery: a Transactor makes it exactly-once. `recognize` is the pipeline, and
+    `backends` says why it cannot work now. `clock` is monotonic, `wall` counts from 1970, both in seconds;
     `draw` gives random numbers from 0 to 1.
     """
 
@@ -149,9 +92,10 @@ class JobConsumer:
         kafka: KafkaOptions,
         options: ConsumerOptions,
         source: RecordSource,
-        sink: RecordSink,
+        sink: RecordSink | Transactor,
         recognize: Recognize,
         *,
+        backends: Callable[[], str | None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         draw: Callable[[], float] = random.random,
@@ -159,12 +103,16 @@ class JobConsumer:
         self._kafka = kafka
         self._options = options
         self._source = source
-        self._sink = sink
-        self._recognize = recognize
         self._clock = clock
-        self._wall = wall
         self._draw = draw
         self._ledger = OffsetLedger(options.flow)
+        self._delivery = self._delivery_by(sink)
+        self._breaker = Breaker()
+        self._serving = self._serving_by(recognize, wall)
+        self._guard = DeathGuard(options.max_attempts, options.flow.max_span + options.flow.max_in_flight)
+        self._turn = asyncio.Lock()
+        self._in_line: set[Ticket] = set()
+        self._backends = backends
         self._tasks: dict[Ticket, asyncio.Task[None]] = {}
         self._intake: asyncio.Task[None] | None = None
         self._draining = False
@@ -181,6 +129,21 @@ class JobConsumer:
         self._stalls = StallWatch(options.stall_timeout_s)
         self._next_commit = self._next_progress = clock()
 
+    def _delivery_by(self, sink: RecordSink | Transactor) -> Delivery:
+        if not isinstance(sink, Transactor):
+            return AtLeastOnce(sink, self._pause)
+        return ExactlyOnce(sink, self._ledger, self._source.membership, self._noted, self._pause, self._clock)
+
+    def _serving_by(self, recognize: Recognize, wall: Callable[[], float]) -> Serving:
+        options, kafka = self._options, self._kafka
+        answers = Answers(
+            kafka, self._delivery, options.result_format, options.max_result_bytes, options.service_version
+        )
+        return Serving(
+            recognize, answers, self._breaker, self._rest,
+            group=kafka.group, max_attempts=options.max_attempts, clock=self._clock, wall=wall,
+        )  # fmt: skip
+
     # ---- life ----------------------------------------------------------------------------------
 
     async def start(self) -> None:
@@ -191,6 +154,9 @@ class JobConsumer:
         """
         observe("ocr.kafka.lag", "{record}", "Records not finished, by topic and partition.", self._read_lag)
         observe("ocr.kafka.in_flight", "{record}", "Records on their way.", self._read_in_flight)
+        observe(
+            "ocr.kafka.interrupted", "1", "1 while backends are down and no job is taken.", self._read_why
+        )
         self._intake = asyncio.create_task(self._run(), name="kafka-intake")
         await self._tried.wait()
         if self._misconfigured is not None:
@@ -204,7 +170,7 @@ class JobConsumer:
             return f"the Kafka group coordinator at {', '.join(self._kafka.bootstrap)} does not answer"
         if not self._joined:
             return f"waiting for the consumer group {self._kafka.group} to assign partitions"
-        return None
+        return self._breaker.why()
 
     async def drain(self) -> None:
         """Take no more records and finish those on their way, but for those that wait for a backend.
@@ -219,11 +185,12 @@ class JobConsumer:
     async def close(self) -> None:
         """Give up what is left, commit what is done, leave the group; takes a few seconds at most."""
         self._draining = True
+        await self._flush(self._options.close_timeout_s)
         self._closing.set()
         await self._cancel(list(self._tasks))
         if self._intake is not None:
             await self._end_intake(self._intake)
-        await self._let_go(self._sink)
+        await self._let_go(self._delivery)
 
     async def _end_intake(self, intake: asyncio.Task[None]) -> None:
         """The loop ends by itself after its poll; one that waits to connect, or is stuck, is cancelled."""
@@ -233,7 +200,7 @@ class JobConsumer:
             await asyncio.wait([intake])
             await self._let_go(self._source)
 
-    async def _let_go(self, client: RecordSource | RecordSink) -> None:
+    async def _let_go(self, client: RecordSource | Delivery) -> None:
         try:
             await asyncio.wait_for(client.close(), _LET_GO_S)
         except TimeoutError:
@@ -246,7 +213,7 @@ class JobConsumer:
             attempt += 1
             try:
                 await self._source.open(self)
-                await self._sink.open()
+                await self._delivery.open()
                 self._fault, attempt = "", 0
                 self._joined_at = self._clock()
                 self._tried.set()
@@ -271,14 +238,23 @@ class JobConsumer:
 
     async def _consume(self) -> None:
         while not self._closing.is_set():
+            self._breaker.health(self._backends())
             paused = self._paused()
-            self._state = await self._source.poll(self._ledger.room(), paused)
+            self._state = await self._source.poll(self._room(), paused)
             self._watch_membership()
+            if self._delivery.broken is not None:
+                raise self._delivery.broken
+            if self._state.records and not self._draining:
+                await self._before_they_begin(self._state.records)
             for record in self._state.records:
                 self._admit(record)
             await self._commit_when_due()
             await self._look_around_when_due(paused)
         await self._commit()
+
+    def _room(self) -> int:
+        room, allowance = self._ledger.room(), self._breaker.allowance(self._clock())
+        return room if allowance is None else min(room, allowance - self._ledger.in_flight)
 
     def _watch_membership(self) -> None:
         now = self._clock()
@@ -291,22 +267,28 @@ class JobConsumer:
             raise Stalled(f"the group {self._kafka.group} gave us no place for {now - self._joined_at:.0f} s")
 
     def _paused(self) -> frozenset[Partition]:
-        return self._ledger.partitions if self._draining else self._ledger.blocked()
+        """Nothing is read while we leave or have no room, and nothing beside what must be read with care."""
+        if self._draining or self._room() <= 0:
+            return self._ledger.partitions
+        careful = self._guard.careful
+        return self._ledger.blocked() | (self._ledger.partitions - careful if careful else frozenset())
 
     def _admit(self, record: Record) -> None:
         if self._draining:
             return  # of a partition that came while we leave; never started, so never committed
-        where = (record.topic, record.partition)
-        ticket = self._ledger.started(where, record.offset, record.size, record.leader_epoch)
+        ticket = self._ledger.started(record.where, record.offset, record.size, record.leader_epoch)
         if ticket is None:
             # To pass over it would let a later commit skip it.
             raise RuntimeError(f"a record of {record.topic}-{record.partition} came, which is not ours")
+        if self._guard.careful:
+            self._in_line.add(ticket)
         task = asyncio.create_task(self._process(record, ticket))
         self._tasks[ticket] = task
         task.add_done_callback(lambda done: self._ended(ticket, done))
 
     def _ended(self, ticket: Ticket, task: asyncio.Task[None]) -> None:
         self._tasks.pop(ticket, None)
+        self._in_line.discard(ticket)
         if not task.cancelled() and (defect := task.exception()) is not None:
             log.error("offset %s stays open, since: %s", ticket, defect, exc_info=defect)
 
@@ -316,11 +298,15 @@ class JobConsumer:
             self._next_commit = self._clock() + self._options.commit_interval_s
 
     async def _commit(self) -> None:
-        commits = self._ledger.to_commit()
-        if not commits:
+        if not self._ledger.to_commit():
             return
+        async with self._delivery.quiet:
+            if self._delivery.certain:
+                await self._commit_these(self._ledger.to_commit())
+
+    async def _commit_these(self, commits: Mapping[Partition, Commit]) -> None:
         try:
-            await self._source.commit(commits)
+            await self._source.commit(self._noted(commits))
         except CommitRefused as error:
             log.warning("%s", error)
         else:
@@ -332,9 +318,17 @@ class JobConsumer:
             return
         progress = await self._source.progress(sorted(self._ledger.partitions))
         self._lag = {p: self._behind(p, at) for p, at in progress.items()}
+        for partition, at in progress.items():
+            if (done := self._ledger.position(partition)) is not None:
+                self._guard.reached(partition, done, at.end)
         if stuck := self._stalls.stuck(progress, paused, self._clock()):
             raise Stalled(f"no records come from {stuck}, although there are some")
         self._next_progress = self._clock() + self._options.progress_interval_s
+
+    def _noted(self, commits: Mapping[Partition, Commit]) -> Mapping[Partition, Commit]:
+        for partition, commit in commits.items():
+            self._guard.reached(partition, commit.offset)
+        return {p: replace(commit, note=self._guard.note(p)) for p, commit in commits.items()}
 
     def _behind(self, partition: Partition, at: Progress) -> int:
         done = self._ledger.position(partition)
@@ -346,20 +340,28 @@ class JobConsumer:
         """These are ours now."""
         log.info("assigned %s", _names(partitions))
         self._leaving.difference_update(partitions)
+        self._guard.forget(partitions)
         self._ledger.assign(partitions)
 
     async def revoked(self, partitions: Sequence[Partition]) -> Mapping[Partition, Commit]:
-        """Finish what can be finished in time, give up the rest, and say where each partition stands."""
+        """Finish what can be finished in time, give up the rest, and say where each partition stands.
+
+        Nothing is said when a transaction ended nobody knows how: the group knows.
+        """
         log.info("revoked %s", _names(partitions))
         self._leaving.update(partitions)
         await self._cancel(ticket for ticket in self._tickets(partitions) if ticket in self._resting)
         tickets = self._tickets(partitions)
         if tickets and not self._closing.is_set():
             await asyncio.wait([self._tasks[t] for t in tickets], timeout=self._options.revoke_timeout_s)
-        await self._cancel(tickets)
-        stood_at = self._ledger.positions(partitions)
-        self._ledger.forget(partitions)
-        return stood_at
+            await self._flush(self._options.close_timeout_s)
+        async with self._delivery.quiet:
+            await self._cancel(tickets)
+            stood_at = self._ledger.positions(partitions) if self._delivery.certain else {}
+            parting = {p: replace(at, note=self._guard.parting_note(p)) for p, at in stood_at.items()}
+            self._ledger.forget(partitions)
+            self._guard.forget(partitions)
+        return parting
 
     async def lost(self, partitions: Sequence[Partition]) -> None:
         """Somebody else has these; nothing may be committed for them."""
@@ -367,6 +369,11 @@ class JobConsumer:
             log.warning("lost %s; their documents are done again", _names(partitions))
         await self._cancel(self._tickets(partitions))
         self._ledger.forget(partitions)
+        self._guard.forget(partitions)
+
+    async def _flush(self, timeout_s: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._delivery.flush(), timeout_s)
 
     def _tickets(self, partitions: Iterable[Partition]) -> list[Ticket]:
         wanted = set(partitions)
@@ -379,168 +386,115 @@ class JobConsumer:
         if tasks:
             await asyncio.wait(tasks)
 
+    # ---- what ended those before us --------------------------------------------------------------
+
+    async def _before_they_begin(self, records: Sequence[Record]) -> None:
+        """Learn what happened to earlier owners of these partitions, and let later ones know of us."""
+        firsts: dict[Partition, int] = {}
+        for record in records:
+            firsts.setdefault(record.where, record.offset)
+        changed = set(await self._learn(firsts))
+        changed.update(
+            [record.where for record in records if self._guard.begins(record.where, record.offset)]
+        )
+        if changed:
+            await self._commit_notes(changed, firsts)
+
+    async def _learn(self, firsts: Mapping[Partition, int]) -> list[Partition]:
+        unknown = self._guard.unknown(firsts)
+        if not unknown:
+            return []
+        try:
+            standing = await self._source.standing(unknown)
+        except CommitRefused as error:
+            log.warning("%s", error)  # asked again when more records come
+            return []
+        for partition in unknown:
+            self._guard.learned(partition, firsts[partition], standing[partition].note)
+        if self._guard.careful:
+            log.warning("read with care, since gateways died at it: %s", _names(sorted(self._guard.careful)))
+        return unknown
+
+    async def _commit_notes(
+        self, partitions: Iterable[Partition], firsts: Mapping[Partition, int] | None = None
+    ) -> None:
+        """Commit where these stand, for the sake of the note; `firsts`: where, if nothing has begun."""
+        async with self._delivery.quiet:
+            if self._delivery.certain:
+                begin = {p: Commit(0, offset) for p, offset in (firsts or {}).items() if p in partitions}
+                await self._commit_these({**begin, **self._ledger.positions(partitions)})
+
+    async def _with_care(self, record: Record, ticket: Ticket) -> None:
+        """Wait until nothing else runs, as long as there is reason for care."""
+        await self._own_turn(ticket)
+        try:
+            if suspected := bool(self._guard.careful):
+                await self._as_suspect(record, ticket)
+        finally:
+            self._in_line.discard(ticket)
+            self._turn.release()
+        if not suspected:
+            await self._serving.serve(record, ticket)
+
+    async def _own_turn(self, ticket: Ticket) -> None:
+        """Take the lock, and wait for those that began without it."""
+        with self._in_rest(ticket):
+            await self._turn.acquire()
+            try:
+                while self._guard.careful and (others := self._not_in_line()):
+                    await asyncio.wait(others)
+            except BaseException:
+                self._turn.release()
+                raise
+
+    def _not_in_line(self) -> list[asyncio.Task[None]]:
+        return [task for ticket, task in self._tasks.items() if ticket not in self._in_line]
+
+    async def _as_suspect(self, record: Record, ticket: Ticket) -> None:
+        if not self._guard.is_careful(ticket.partition):
+            await self._serving.serve(record, ticket)
+        elif self._guard.begins_alone(ticket.partition, ticket.offset):
+            with self._in_rest(ticket):  # a rebalance in the poll that it waits for must not wait for it
+                await self._commit_notes(self._guard.careful)
+            await self._serving.serve(record, ticket)
+            self._guard.survived(ticket.partition, ticket.offset)
+        else:
+            times = self._options.max_attempts
+            error = Internal(f"a gateway ended {times} times while it worked on this document alone")
+            await self._serving.serve(record, ticket, self._serving.failure(error, "recognize", times))
+
+    @contextlib.contextmanager
+    def _in_rest(self, ticket: Ticket) -> Iterator[None]:
+        """Meanwhile its task works on nothing, and whoever takes the partition away need not wait for it."""
+        self._resting[ticket] = self._tasks[ticket]
+        try:
+            yield
+        finally:
+            del self._resting[ticket]
+
     # ---- one record ----------------------------------------------------------------------------
 
     async def _process(self, record: Record, ticket: Ticket) -> None:
         try:
-            await self._serve(record, ticket)
+            await (self._with_care if ticket in self._in_line else self._serving.serve)(record, ticket)
         except BaseException:
             self._ledger.abandoned(ticket)
             raise
         self._ledger.finished(ticket)
 
-    async def _serve(self, record: Record, ticket: Ticket) -> None:
-        """Turn a record into a published result or dead letter, inside the span of its consumer."""
-        producer = extract(record.headers)
-        remote = trace.get_current_span(producer).get_span_context()
-        links = [Link(remote)] if remote.is_valid else []
-        received = self._clock()
-        name, facts = f"process {record.topic}", self._attributes(record)
-        with tracer.start_as_current_span(name, producer, SpanKind.CONSUMER, facts, links) as span:
-            failure = await self._answer(record, ticket, received)
-            if failure is not None:
-                _mark(span, failure.error)
-                await self._bury(record, failure)
-            METRICS.document.record(self._clock() - received, {"door": "kafka"})
-
-    def _attributes(self, record: Record) -> dict[str, str | int]:
-        return {
-            "messaging.system": "kafka",
-            "messaging.operation.type": "process",
-            "messaging.destination.name": record.topic,
-            "messaging.destination.partition.id": str(record.partition),
-            "messaging.kafka.offset": record.offset,
-            "messaging.consumer.group.name": self._kafka.group,
-            "ocr.job.id": jobs.job_id_of(record),
-        }
-
-    async def _answer(self, record: Record, ticket: Ticket, received: float) -> Failure | None:
-        """Publish the result; a Failure when there is none to publish, or its topic does not take it."""
-        try:
-            order = jobs.parse(record)
-        except OcrError as error:
-            return self._failure(error, "parse")
-        outcome = await self._recognized(order, ticket, received)
-        if isinstance(outcome, Failure):
-            return outcome
-        try:
-            await self._publish_result(outcome)
-        except ResultTooLarge as error:
-            return self._failure(error, "publish", job_id=order.job.job_id)
-        METRICS.documents.add(1, {"door": "kafka", "status": pb.Status.Name(outcome.status).lower()})
-        return None
-
-    async def _recognized(self, order: Order, ticket: Ticket, received: float) -> pb.Result | Failure:
-        """Try until there is a result or a reason to give up."""
-        deadline = self._deadline(order.expires_ms)
-        first_ms, attempts, defects = 0, 0, 0
-        while True:
-            attempts += 1
-            outcome = await self._attempt(order, deadline, received)
-            if isinstance(outcome, pb.Result):
-                return outcome
-            first_ms = first_ms or self._now_ms()
-            defects += not outcome.retryable
-            if next_step(outcome, defects, self._options.max_attempts) == "dead-letter":
-                return self._failure(outcome, "recognize", attempts, first_ms, order.job.job_id)
-            log.log(logging.DEBUG if outcome.retryable else logging.WARNING, "tried again: %s", outcome)
-            await self._rest(ticket, attempts, deadline)
-
     async def _rest(self, ticket: Ticket, attempts: int, deadline: float | None) -> None:
         """Wait between two tries; on the way out there is no second one here, the next owner has it."""
-        task = self._tasks[ticket]
         if self._draining or ticket.partition in self._leaving:
-            task.cancel()
-        self._resting[ticket] = task
-        try:
+            self._tasks[ticket].cancel()
+        with self._in_rest(ticket):
             await self._pause(attempts, deadline)
-        finally:
-            del self._resting[ticket]
-
-    async def _attempt(self, order: Order, deadline: float | None, received: float) -> pb.Result | OcrError:
-        if deadline is not None and self._clock() >= deadline:
-            late_ms = (self._clock() - deadline) * 1000
-            return DeadlineExceeded(
-                f"the job's deadline passed {late_ms:.0f} ms before work on it could begin"
-            )
-        try:
-            return await self._recognize(
-                order.job, priority=order.priority, deadline=deadline, received=received
-            )
-        except OcrError as error:
-            return error
-        except Exception as error:
-            log.exception("a defect while serving job %s", order.job.job_id)
-            return Internal(f"{type(error).__name__}: {error}")
-
-    def _deadline(self, expires_ms: int | None) -> float | None:
-        return None if expires_ms is None else self._clock() + expires_ms / 1000 - self._wall()
-
-    def _failure(
-        self, error: OcrError, stage: Stage, attempts: int = 1, first_ms: int = 0, job_id: str = ""
-    ) -> Failure:
-        now = self._now_ms()
-        return Failure(error, stage, attempts, first_ms or now, now, job_id)
-
-    def _now_ms(self) -> int:
-        return int(self._wall() * 1000)
 
     def _backoff(self, attempt: int) -> float:
-        return backoff(attempt, self._options.retry_base_s, self._options.retry_cap_s, self._draw())
+        return self._options.backoff.wait(attempt, self._draw())
 
     async def _pause(self, attempt: int, until: float | None = None) -> None:
         wait = self._backoff(attempt)
         await asyncio.sleep(wait if until is None else min(wait, max(0.0, until - self._clock())))
-
-    # ---- publishing ----------------------------------------------------------------------------
-
-    async def _publish_result(self, result: pb.Result) -> None:
-        topic, limit = self._kafka.results_topic, self._options.max_result_bytes
-        message = jobs.result_message(result, topic, self._options.result_format, ())
-        size = len(message.value or b"")
-        if size > limit:
-            raise ResultTooLarge(f"the result has {size} bytes, {topic} takes {limit} (max_result_bytes)")
-        try:
-            await self._publish(message)
-        except MessageTooLarge as error:
-            raise ResultTooLarge(str(error)) from error
-
-    async def _bury(self, record: Record, failure: Failure) -> None:
-        """Publish the dead letter, with less of the original if its topic does not take all."""
-        log.warning(
-            "dead letter: %s",
-            failure.error,
-            extra={
-                "fields": {"job_id": failure.job_id or jobs.job_id_of(record), "code": failure.error.code}
-            },
-        )
-        kafka = self._kafka
-        version = self._options.service_version
-        letter = jobs.dead_letter(record, failure, kafka.dlq_topic, kafka.group, version, _trace())
-        slim = jobs.without_value(letter)
-        for version_of_it in (letter, slim, jobs.without_original(slim)):
-            with contextlib.suppress(MessageTooLarge):
-                await self._publish(version_of_it)
-                METRICS.documents.add(1, {"door": "kafka", "status": "failed"})
-                METRICS.errors.add(1, {"stage": "gateway", "code": failure.error.code})
-                return
-        raise MessageTooLarge(
-            f"{kafka.dlq_topic} takes not even the headers of a dead letter; raise its limit"
-        )
-
-    async def _publish(self, message: Message) -> None:
-        """Send until it is acknowledged. Raises MessageTooLarge."""
-        attempt = 0
-        facts = {"messaging.system": "kafka", "messaging.destination.name": message.topic}
-        with tracer.start_as_current_span(f"send {message.topic}", None, SpanKind.PRODUCER, facts):
-            traced = Message(message.topic, message.key, message.value, message.headers + _own_trace(message))
-            while True:
-                attempt += 1
-                try:
-                    return await self._sink.send(traced)
-                except PublishFailed as error:
-                    log.warning("sent again: %s", error)
-                await self._pause(attempt)
 
     # ---- metrics -------------------------------------------------------------------------------
 
@@ -560,19 +514,8 @@ class JobConsumer:
     def _read_in_flight(self) -> list[tuple[float, dict[str, str]]]:
         return [(self.in_flight, {})]
 
-
-def _trace() -> jobs.Headers:
-    return tuple(inject_headers())
-
-
-def _own_trace(message: Message) -> jobs.Headers:
-    """The context of the send span, for messages that carry none; a dead letter keeps its record's own."""
-    return () if any(name == "traceparent" for name, _ in message.headers) else _trace()
-
-
-def _mark(span: Span, error: OcrError) -> None:
-    span.set_status(StatusCode.ERROR, str(error))
-    span.set_attribute("error.type", error.code)
+    def _read_why(self) -> list[tuple[float, dict[str, str]]]:
+        return [(float(self._breaker.why() is not None), {})]
 
 
 def _names(partitions: Iterable[Partition]) -> str:

@@ -49,10 +49,14 @@ class Record:
     leader_epoch: int = -1
 
     @property
+    def where(self) -> tuple[str, int]:
+        """Its topic and partition."""
+        return (self.topic, self.partition)
+
+    @property
     def size(self) -> int:
         """Bytes of key, value and headers."""
-        sizes = [len(name) + len(value) for name, value in self.headers]
-        return len(self.key or b"") + len(self.value or b"") + sum(sizes)
+        return _size(self.key, self.value, self.headers)
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,11 @@ class Message:
     key: bytes | None
     value: bytes | None
     headers: Headers
+
+    @property
+    def size(self) -> int:
+        """Bytes of key, value and headers."""
+        return _size(self.key, self.value, self.headers)
 
 
 @dataclass(frozen=True)
@@ -108,6 +117,10 @@ class Failure:
     first_ms: int
     last_ms: int
     job_id: str = ""
+
+
+def _size(key: bytes | None, value: bytes | None, headers: Headers) -> int:
+    return len(key or b"") + len(value or b"") + sum(len(name) + len(text) for name, text in headers)
 
 
 def header(headers: Headers, name: str) -> str:

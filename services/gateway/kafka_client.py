@@ -127,10 +127,12 @@ class OwnerThread:
         self._thread.start()
 
     async def call(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Run it there; what it raises is raised here."""
+        """Run it there, unless this is cancelled before; what it raises is raised here."""
         answer: asyncio.Future[T] = self._loop.create_future()
 
         def run() -> None:
+            if answer.cancelled():  # what was to be committed then may be wrong by now
+                return
             try:
                 value = function(*arguments)
             except BaseException as error:  # noqa: BLE001  # raised again by whoever awaits the answer

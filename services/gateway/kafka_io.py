@@ -42,11 +42,13 @@ from services.gateway.kafka_ports import (
     BrokerUnreachable,
     CommitRefused,
     KafkaOptions,
+    Membership,
     MessageTooLarge,
     Polled,
     Progress,
     PublishFailed,
     RebalanceListener,
+    Standing,
     TopicsMissing,
 )
 from services.gateway.offsets import Commit, Partition
@@ -92,6 +94,17 @@ class KafkaSource:
     async def commit(self, commits: Mapping[Partition, Commit]) -> None:
         """Tell the group how far we are."""
         await self._call(self._commit, commits)
+
+    async def standing(self, partitions: Iterable[Partition]) -> Mapping[Partition, Standing]:
+        """Ask the group for the offsets and notes of these partitions."""
+        return await self._call(self._standing, list(partitions))
+
+    def membership(self) -> Membership | None:
+        """Our place in the group; does not wait."""
+        consumer = self._consumer
+        place = None if consumer is None else consumer.group_metadata()
+        # Brokers do not check who speaks when there is no generation: a member thrown out must not speak.
+        return None if place is None or place.generation_id < 0 else place
 
     async def progress(self, partitions: Iterable[Partition]) -> Mapping[Partition, Progress]:
         """Ask the broker for the ends of these partitions."""
@@ -178,6 +191,15 @@ class KafkaSource:
             self._consumer.commit(offsets_of(commits), timeout_ms=CALL_TIMEOUT_MS)
         except kafka_errors.KafkaError as error:
             raise CommitRefused(f"offsets were not committed: {error}") from error
+
+    def _standing(self, partitions: Sequence[Partition]) -> Mapping[Partition, Standing]:
+        wanted = [TopicPartition(*partition) for partition in partitions]
+        try:
+            found = self._consumer._coordinator.fetch_committed_offsets(wanted, timeout_ms=CALL_TIMEOUT_MS)  # noqa: SLF001  # the public call asks for one partition at a time
+        except kafka_errors.KafkaError as error:
+            raise CommitRefused(f"the group did not say where it stands: {error}") from error
+        kept = {tuple(tp): Standing(at.offset, at.metadata or "") for tp, at in found.items()}
+        return {partition: kept.get(partition, Standing(None)) for partition in partitions}
 
     def _progress(self, partitions: Sequence[Partition]) -> Mapping[Partition, Progress]:
         wanted = [tp for p in partitions if (tp := TopicPartition(*p)) in self._consumer.assignment()]

@@ -7,14 +7,13 @@ a real broker, tests with one in memory.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from services.common.errors import SetupError
 from services.gateway.jobs import Message, Record
 from services.gateway.offsets import Commit, Partition
 
 Assignment = Literal["range", "cooperative-sticky"]
-Delivery = Literal["at_least_once", "exactly_once"]
 
 
 class KafkaMisconfigured(SetupError):
@@ -35,6 +34,14 @@ class CommitRefused(RuntimeError):
 
 class PublishFailed(RuntimeError):
     """A message was not acknowledged in time. It may have arrived all the same."""
+
+
+class TransactionFailed(RuntimeError):
+    """Nothing of a transaction will ever be seen; it may be tried again."""
+
+
+class OutcomeUnknown(RuntimeError):
+    """Nobody knows whether a transaction was committed; only the group's offsets tell."""
 
 
 class MessageTooLarge(RuntimeError):
@@ -61,6 +68,7 @@ class KafkaOptions:
     max_poll_interval_ms: int = 300_000
     poll_timeout_ms: int = 100
     delivery_timeout_ms: int = 15_000
+    transaction_timeout_ms: int = 15_000
     max_message_bytes: int = 64 << 20
     security: Mapping[str, str] = field(default_factory=dict)
 
@@ -77,6 +85,18 @@ class Polled:
     records: Sequence[Record] = ()
     joined: bool = True
     connected: bool = True
+
+
+Membership = object
+"""Says to the brokers which member of the group, in which generation, speaks; only its makers look inside."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What the group keeps of a partition: the next offset to read, None if nothing is kept, and a note."""
+
+    offset: int | None
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -112,6 +132,12 @@ class RecordSource(Protocol):
     async def commit(self, commits: Mapping[Partition, Commit]) -> None:
         """Raises CommitRefused."""
 
+    async def standing(self, partitions: Iterable[Partition]) -> Mapping[Partition, Standing]:
+        """What the group keeps of these. Raises CommitRefused when it does not say so in time."""
+
+    def membership(self) -> Membership | None:
+        """Our place in the group as of now, without waiting; None when we have none."""
+
     async def progress(self, partitions: Iterable[Partition]) -> Mapping[Partition, Progress]:
         """How far each partition is; those that cannot be told are left out."""
 
@@ -130,3 +156,25 @@ class RecordSink(Protocol):
 
     async def close(self) -> None:
         """Send what is waiting and let go."""
+
+
+@runtime_checkable
+class Transactor(Protocol):
+    """Writes messages and offsets together, or not at all. One transaction at a time."""
+
+    async def open(self) -> None:
+        """Connect, and end what an earlier client of the same name left open.
+
+        Raises BrokerUnreachable, KafkaMisconfigured.
+        """
+
+    async def transact(
+        self, messages: Sequence[Message], commits: Mapping[Partition, Commit], membership: Membership
+    ) -> None:
+        """Return when all of it is committed.
+
+        Raises MessageTooLarge (one of them is, nothing is sent), TransactionFailed, OutcomeUnknown.
+        """
+
+    async def close(self) -> None:
+        """Let go; what is not committed is dropped."""

@@ -10,11 +10,12 @@ somebody else's to finish.
 
 A record holds a slot from `started` until `finished` (its result is acknowledged) or `abandoned` (it was
 given up, its offset stays open). Slots and bytes are counted over all partitions and epochs, since an
-abandoned partition's documents use the same memory as any other's.
+abandoned partition's documents use the same memory as any other's. A record that is `answered`, but whose
+answer waits for those below it, gives its slot back and keeps its bytes, and those of the answer.
 """
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 Partition = tuple[str, int]
@@ -89,6 +90,23 @@ class PartitionOffsets:
         """The lowest unfinished offset, or the one after the last record; None before the first record."""
         return self._order[0][0] if self._order else self._next
 
+    def prefix(self, ready: Container[int]) -> Iterator[int]:
+        """The open offsets, from the lowest on, up to the first that is not `ready`."""
+        for offset, _ in self._order:
+            if offset in self._open:
+                if offset not in ready:
+                    return
+                yield offset
+
+    def after(self, offset: int) -> tuple[int, int]:
+        """What `committable()` and `leader_epoch` are when all up to `offset` are finished."""
+        epoch = self._leader_epoch
+        for found, leader_epoch in self._order:
+            if found > offset and found in self._open:
+                return found, epoch
+            epoch = leader_epoch
+        return max(offset + 1, self._next or 0), epoch
+
     @property
     def leader_epoch(self) -> int:
         """Leader epoch of the last record below `committable()`."""
@@ -114,7 +132,8 @@ class OffsetLedger:
         self._epochs: dict[Partition, int] = {}
         self._committed: dict[Partition, int] = {}
         self._last_epoch = 0
-        self._held: set[Ticket] = set()
+        self._held: dict[Ticket, int] = {}
+        self._answered: set[Ticket] = set()
         self._bytes = 0
 
     def assign(self, partitions: Iterable[Partition]) -> None:
@@ -148,9 +167,16 @@ class OffsetLedger:
         self._partitions[partition].started(offset, leader_epoch)
         self._committed.setdefault(partition, offset)  # reading began here, so the group has it already
         ticket = Ticket(partition, self._epochs[partition], offset, size)
-        self._held.add(ticket)
+        self._held[ticket] = size
         self._bytes += size
         return ticket
+
+    def answered(self, ticket: Ticket, size: int) -> None:
+        """Its answer of `size` bytes waits to be sent: no slot is needed for it, but memory is."""
+        if ticket in self._held:
+            self._answered.add(ticket)
+            self._bytes += ticket.size + size - self._held[ticket]
+            self._held[ticket] = ticket.size + size
 
     def finished(self, ticket: Ticket) -> bool:
         """Its result is acknowledged: its slot is free and, if its epoch still runs, it is done (True)."""
@@ -162,13 +188,21 @@ class OffsetLedger:
 
     def abandoned(self, ticket: Ticket) -> None:
         """Given up: the slot is free, the offset stays open and holds back the commit."""
-        if ticket in self._held:
-            self._held.remove(ticket)
-            self._bytes -= ticket.size
+        self._bytes -= self._held.pop(ticket, 0)
+        self._answered.discard(ticket)
 
     def is_current(self, ticket: Ticket) -> bool:
         """Whether the partition is still ours by the assignment under which the record was taken."""
         return self._epochs.get(ticket.partition) == ticket.epoch
+
+    def prefix(self, partition: Partition, ready: Container[int]) -> Iterator[int]:
+        """Offsets of the partition from its lowest unfinished one on, up to the first that is not `ready`."""
+        state = self._partitions.get(partition)
+        return iter(()) if state is None else state.prefix(ready)
+
+    def after(self, partition: Partition, offset: int) -> Commit:
+        """What is to be committed when all up to `offset` are finished; the partition is ours."""
+        return Commit(self._epochs[partition], *self._partitions[partition].after(offset))
 
     def position(self, partition: Partition) -> int | None:
         """Where reading would have to begin again to lose nothing; None when nothing was read yet."""
@@ -204,13 +238,13 @@ class OffsetLedger:
     @property
     def in_flight(self) -> int:
         """Slots taken."""
-        return len(self._held)
+        return len(self._held) - len(self._answered)
 
     def room(self) -> int:
         """How many more records may be taken now."""
         if self._bytes >= self._limits.max_bytes:
             return 0
-        return max(0, self._limits.max_in_flight - len(self._held))
+        return max(0, self._limits.max_in_flight - self.in_flight)
 
     def blocked(self) -> frozenset[Partition]:
         """Partitions not to be read now: all when there is no room, else those that ran too far ahead."""

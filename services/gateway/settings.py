@@ -21,6 +21,14 @@ class KafkaSettings(ServerSettings):
     results_topic: str = Field("ocr.results", description="Topic that results are written to.")
     dlq_topic: str = Field("ocr.jobs.dlq", description="Topic for jobs that cannot be done, with the reason.")
     group: str = Field("ocr-gateway", description="Consumer group; gateways of one group share the jobs.")
+    delivery: Literal["at_least_once", "exactly_once"] = Field(
+        "at_least_once",
+        description=(
+            "Whether a job may have its result twice when a gateway dies or loses its partitions. "
+            "exactly_once writes results and offsets in transactions: it needs readers that see only what is "
+            "committed, and a result waits for those of all jobs before it in its partition."
+        ),
+    )
     result_format: Literal["json", "protobuf"] = Field("json", description="Form of the results.")
     max_result_bytes: Positive = Field(1_000_000, description="Largest result that its topic accepts.")
     kafka_max_in_flight: Positive = Field(64, description="Kafka documents that are worked on at once.")

@@ -8,9 +8,12 @@ from services.gateway.kafka_ports import (
     BrokerUnreachable,
     CommitRefused,
     MessageTooLarge,
+    OutcomeUnknown,
     Polled,
     Progress,
     PublishFailed,
+    Standing,
+    TransactionFailed,
 )
 
 
@@ -20,6 +23,8 @@ class FakeCluster:
     def __init__(self, topic="ocr.jobs", partitions=2):
         self.logs = {(topic, number): [] for number in range(partitions)}
         self.committed = dict.fromkeys(self.logs, 0)
+        self.notes = dict.fromkeys(self.logs, "")
+        self.generation = 0
         self.commits = []
         self.produced = defaultdict(list)
         self.acknowledged = set()  # (topic, partition, offset) of the records that were answered
@@ -32,14 +37,27 @@ class FakeCluster:
         self.changed.set()
         return record
 
-    def commit(self, offsets):
+    def commit(self, commits):
         """Holds the promise of the whole consumer: nothing below a committed offset is unanswered."""
+        offsets = {where: at.offset for where, at in commits.items()}
+        self.notes.update({where: at.note for where, at in commits.items()})
         for where, offset in offsets.items():
             open_below = [n for n in range(offset) if (*where, n) not in self.acknowledged]
             assert not open_below, f"{where}: committed {offset}, but {open_below} are not answered"
             self.committed[where] = offset
         self.commits.append(dict(offsets))
         self.changed.set()
+
+    def transaction(self, messages, commits, generation):
+        """All of it, or nothing when another member has spoken since; exactly once, so never twice."""
+        if generation != self.generation:
+            raise TransactionFailed("the group is of another generation")
+        for message in messages:
+            assert origin(message) not in self.acknowledged, f"{origin(message)} is answered twice"
+            self.produce(message)
+        for where, at in commits.items():
+            assert at.offset >= self.committed[where], f"{where} goes back to {at.offset}"
+        self.commit(commits)
 
     def produce(self, message: Message):
         self.produced[message.topic].append(message)
@@ -126,6 +144,8 @@ class FakeSource:
     async def _rebalance(self):
         while self._rebalances:
             kind, assigned = self._rebalances.pop(0)
+            if kind == "lost":
+                self.cluster.generation += 1  # others went on without us
             stood_at = {}
             if kind == "lost":
                 await self._listener.lost(sorted(self.positions))
@@ -133,6 +153,7 @@ class FakeSource:
             elif kind == "revoked":
                 stood_at = await self._listener.revoked(sorted(self.positions))
                 self._commit(stood_at)
+            self.cluster.generation += 1
             self._assign(assigned, stood_at)
             await self._listener.assigned(assigned)
 
@@ -159,7 +180,14 @@ class FakeSource:
         self._commit(commits)
 
     def _commit(self, commits):
-        self.cluster.commit({where: commit.offset for where, commit in commits.items()})
+        if commits:
+            self.cluster.commit(commits)
+
+    async def standing(self, partitions):
+        return {p: Standing(self.cluster.committed[p], self.cluster.notes[p]) for p in partitions}
+
+    def membership(self):
+        return None if self._listener is None else self.cluster.generation
 
     async def progress(self, partitions):
         return {p: Progress(self.positions[p], len(self.cluster.logs[p])) for p in partitions}
@@ -168,6 +196,42 @@ class FakeSource:
         if self._listener is not None and self.positions:
             self._commit(await self._listener.revoked(sorted(self.positions)))
         self._listener, self.positions = None, {}
+
+
+class FakeTransactor:
+    """Transactions that fail, or whose outcome nobody is told, when a test says so."""
+
+    def __init__(self, cluster: FakeCluster):
+        self.cluster = cluster
+        self.fail = 0
+        self.silent = []  # of the next transactions: True commits and False drops, and neither is told
+        self.limits = {}
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.opens = 0
+        self.sizes = []
+
+    async def open(self):
+        self.opens += 1
+
+    async def transact(self, messages, commits, membership):
+        self.sizes.append(len(messages))
+        self.cluster.changed.set()
+        await self.gate.wait()
+        await asyncio.sleep(0)
+        if self.fail:
+            self.fail -= 1
+            raise TransactionFailed("not acknowledged in time")
+        if any(message.size > self.limits.get(message.topic, message.size) for message in messages):
+            raise MessageTooLarge("one of them is too large")
+        silent = self.silent.pop(0) if self.silent else None
+        if silent is not False:
+            self.cluster.transaction(messages, commits, membership)
+        if silent is not None:
+            raise OutcomeUnknown("no answer")
+
+    async def close(self):
+        pass
 
 
 class FakeSink:

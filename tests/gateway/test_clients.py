@@ -29,11 +29,11 @@ from services.gateway.clients import (
     RetryLimits,
     retry_delay,
 )
-from services.gateway.consumer import next_step
 from services.gateway.pipeline import detect_request
+from services.gateway.retries import Backoff, next_step
 from tests.fakes.backends import Backends, paper
 
-QUICK = RetryLimits(max_attempts=5, base_s=0.01, cap_s=0.02)
+QUICK = RetryLimits(max_attempts=5, backoff=Backoff(0.01, 0.02))
 _PAPER = np.asarray(paper((10, 10, 110, 30)))
 PAGE = detect_request(_PAPER, _PAPER.shape[:2], 320, pb.ONLINE)
 
@@ -56,7 +56,7 @@ async def backend(backends: Backends) -> AsyncIterator[Backend]:
 def delay(
     error: OcrError, attempt: int = 1, *, priority: int = pb.ONLINE, left: float | None = None
 ) -> float | None:
-    limits = RetryLimits(max_attempts=4, base_s=0.1, cap_s=0.3)
+    limits = RetryLimits(max_attempts=4, backoff=Backoff(0.1, 0.3))
     return retry_delay(error, attempt, priority=priority, remaining_s=left, limits=limits, jitter=1.0)
 
 
@@ -95,7 +95,7 @@ def test_no_wait_is_longer_than_the_cap_or_the_deadline_and_none_follows_the_las
     if wait is not None:
         assert error.retryable
         assert attempt < limits.max_attempts
-        assert 0 <= wait <= limits.cap_s
+        assert 0 <= wait <= limits.backoff.cap_s
         assert left is None or wait < left
 
 
@@ -110,7 +110,7 @@ async def test_a_call_survives_a_backend_that_is_away_for_a_while(
 
 
 async def test_a_call_survives_the_restart_of_the_server(backends: Backends, backend: Backend) -> None:
-    client = DetectorClient(backend.channel, RetryLimits(max_attempts=50, base_s=0.05, cap_s=0.1))
+    client = DetectorClient(backend.channel, RetryLimits(max_attempts=50, backoff=Backoff(0.05, 0.1)))
     backends.detector.gate = _never
     call = asyncio.create_task(client.detect(PAGE, deadline=None))
     await backends.detector.arrived.wait()

@@ -14,26 +14,26 @@ from opentelemetry.trace import SpanKind, StatusCode
 from services.common.batch_queue import Priority
 from services.common.errors import (
     CorruptInput,
-    DeadlineExceeded,
-    Internal,
     Overloaded,
     PredictorFailed,
     SetupError,
     ShuttingDown,
     Unavailable,
-    UriUnavailable,
 )
 from services.common.pb import ocr_pb2 as pb
+from services.gateway import answers as answers_module
 from services.gateway import consumer as consumer_module
-from services.gateway.consumer import ConsumerOptions, JobConsumer, StallWatch, backoff, next_step
+from services.gateway import serving as serving_module
+from services.gateway.consumer import ConsumerOptions, JobConsumer
 from services.gateway.jobs import header
-from services.gateway.kafka_ports import BrokerUnreachable, KafkaMisconfigured, KafkaOptions, Progress
+from services.gateway.kafka_ports import BrokerUnreachable, KafkaMisconfigured, KafkaOptions
 from services.gateway.offsets import FlowLimits
-from tests.fakes.kafka import FakeCluster, FakeSink, FakeSource
+from services.gateway.retries import Backoff
+from tests.fakes.kafka import FakeCluster, FakeSink, FakeSource, FakeTransactor, origin
 
 P0, P1 = ("ocr.jobs", 0), ("ocr.jobs", 1)
 KAFKA = KafkaOptions(("broker:9092",))
-QUICK = {"retry_base_s": 0.001, "retry_cap_s": 0.004, "commit_interval_s": 0.0, "progress_interval_s": 0.0}
+QUICK = {"backoff": Backoff(0.001, 0.004), "commit_interval_s": 0.0, "progress_interval_s": 0.0}
 
 
 class Pipeline:
@@ -46,9 +46,14 @@ class Pipeline:
         self.seen = []
         self.running = {}
         self.hold = False
+        self.fatal = set()
+        self.died = asyncio.Event()
 
     async def __call__(self, job, *, priority, deadline, received):
         self.calls[job.job_id] += 1
+        if job.job_id in self.fatal:
+            self.died.set()
+            await asyncio.Event().wait()
         self.seen.append((job, priority, deadline, received))
         if self.hold:
             self.running[job.job_id] = asyncio.get_running_loop().create_future()
@@ -69,37 +74,17 @@ class Pipeline:
 async def serving(cluster, *, source=None, sink=None, pipeline=None, kafka=KAFKA, **options):
     pipeline = pipeline or Pipeline(cluster)
     source, sink = source or FakeSource(cluster), sink or FakeSink(cluster)
-    consumer = JobConsumer(kafka, ConsumerOptions(**{**QUICK, **options}), source, sink, pipeline)
+    consumer = JobConsumer(
+        kafka, ConsumerOptions(**{**QUICK, **options}), source, sink, pipeline,
+        backends=lambda: consumer.problem,
+    )  # fmt: skip
     consumer.pipeline, consumer.source, consumer.sink = pipeline, source, sink
+    consumer.problem = None
     await consumer.start()
     try:
         yield consumer
     finally:
         await consumer.close()
-
-
-@pytest.mark.parametrize(
-    ("error", "attempts", "step"),
-    [
-        (CorruptInput(), 1, "dead-letter"),
-        (DeadlineExceeded(), 1, "dead-letter"),
-        (Unavailable(), 10_000, "retry"),
-        (Overloaded(), 10_000, "retry"),
-        (ShuttingDown(), 10_000, "retry"),
-        (PredictorFailed(), 2, "retry"),
-        (PredictorFailed(), 3, "dead-letter"),
-        (Internal(), 3, "dead-letter"),
-        (UriUnavailable(), 2, "retry"),
-        (UriUnavailable(), 3, "dead-letter"),
-    ],
-)
-def test_what_becomes_of_a_failure(error, attempts, step):
-    assert next_step(error, attempts, max_attempts=3) == step
-
-
-@given(st.integers(1, 10**6), st.floats(0, 1))
-def test_the_wait_between_tries_is_spread_and_capped(attempt, draw):
-    assert 0 <= backoff(attempt, 0.1, 10, draw) <= min(10, 0.1 * 2 ** min(attempt, 20))
 
 
 async def test_each_record_becomes_a_result_and_its_offset_is_committed():
@@ -331,7 +316,7 @@ async def test_a_revocation_does_not_wait_for_a_backend_that_is_away():
     cluster.append(0)
     pipeline = Pipeline(cluster)
     pipeline.outcomes["ocr.jobs-0-0"] = [Unavailable("away")] * 3
-    async with serving(cluster, pipeline=pipeline, retry_base_s=60, retry_cap_s=60) as consumer:
+    async with serving(cluster, pipeline=pipeline, backoff=Backoff(60, 60)) as consumer:
         await cluster.until(lambda: consumer._resting)
         consumer.source.rebalance("revoked", [P0])
         await cluster.until(lambda: pipeline.calls["ocr.jobs-0-0"] == 2)
@@ -348,7 +333,7 @@ async def test_a_lost_partition_is_not_committed_and_its_late_results_change_not
         await cluster.until(lambda: consumer.source.wanted == [])
         sink.gate.set()
         assert consumer.in_flight == 0
-        assert cluster.commits == []
+        assert cluster.committed == {P0: 0}
         consumer.source.rebalance("revoked", [P0])
         await cluster.until(lambda: cluster.all_done)
 
@@ -372,7 +357,7 @@ async def test_it_is_not_ready_before_kafka_answers():
     cluster = FakeCluster()
     source = FakeSource(cluster)
     source.fail_opens = 10**9
-    async with serving(cluster, source=source, retry_base_s=0.0) as consumer:
+    async with serving(cluster, source=source, backoff=Backoff(0.0)) as consumer:
         while source.opens < 3:
             await asyncio.sleep(0)
         assert "no broker answers" in consumer.not_ready()
@@ -425,7 +410,8 @@ async def test_a_broker_that_does_not_answer_does_not_hold_up_the_end(hangs, mon
     cluster = FakeCluster(partitions=1)
     cluster.append(0)
     consumer = JobConsumer(
-        KAFKA, ConsumerOptions(**QUICK, close_timeout_s=0.01), source := FakeSource(cluster),
+        KAFKA, ConsumerOptions(**{**QUICK, "commit_interval_s": 60}, close_timeout_s=0.01),
+        source := FakeSource(cluster),
         sink := FakeSink(cluster), Pipeline(cluster),
     )  # fmt: skip
     never = asyncio.Event()
@@ -433,10 +419,10 @@ async def test_a_broker_that_does_not_answer_does_not_hold_up_the_end(hangs, mon
     async def hang(*_):
         await never.wait()
 
-    setattr(source, hangs, hang)
-    monkeypatch.setattr(sink, "close", hang)
     await consumer.start()
     await cluster.until(lambda: len(cluster.results()) == 1)
+    setattr(source, hangs, hang)
+    monkeypatch.setattr(sink, "close", hang)
     await asyncio.wait_for(consumer.close(), 2)
 
 
@@ -505,37 +491,19 @@ async def test_lag_counts_what_is_not_finished():
         await cluster.until(lambda: consumer.lag == {P0: 0, P1: 0})
 
 
-def test_a_partition_that_stands_still_before_the_end_is_noticed():
-    watch, nothing = StallWatch(10.0), frozenset()
-    at = {P0: Progress(5, 9), P1: Progress(9, 9)}
-    assert watch.stuck(at, nothing, 0.0) == []
-    assert watch.stuck(at, nothing, 9.0) == []
-    assert watch.stuck(at, nothing, 10.0) == [P0]
-
-
-@pytest.mark.parametrize(
-    ("between", "paused", "why"),
-    [
-        ({P0: Progress(6, 9)}, frozenset(), "it moved"),
-        ({P0: Progress(5, 9)}, frozenset({P0}), "it was paused"),
-        ({P0: Progress(5, 5)}, frozenset(), "there was nothing"),
-        ({}, frozenset(), "it was away"),
-    ],
+FAULTS = st.sampled_from(
+    ["finish", "finish", "revoke", "lose", "break", "refuse", "publish", "append", "silent", "pause", "stop"]
 )
-def test_a_partition_is_not_stuck_if_it_had_a_reason(between, paused, why):
-    watch = StallWatch(10.0)
-    watch.stuck({P0: Progress(5, 9)}, frozenset(), 0.0)
-    watch.stuck(between, paused, 9.0)
-    assert watch.stuck({P0: Progress(5, 9)}, frozenset(), 12.0) == [], why
 
 
-FAULTS = st.sampled_from(["finish", "revoke", "lose", "break", "refuse", "publish", "append"])
-
-
+@pytest.mark.parametrize("way", [FakeSink, FakeTransactor])
 @settings(max_examples=40, deadline=None)
-@given(script=st.lists(st.tuples(FAULTS, st.integers(0, 7)), max_size=25), data=st.data())
-def test_whatever_happens_in_whatever_order_nothing_is_lost(script, data):
-    """FakeCluster asserts at each commit that all below it is answered; here: all is in the end."""
+@given(script=st.lists(st.tuples(FAULTS, st.integers(0, 7)), max_size=25))
+def test_whatever_happens_in_whatever_order_nothing_is_lost(way, script):
+    """FakeCluster asserts that all below a commit is answered, and that no transaction answers twice.
+
+    Here: all is answered in the end.
+    """
 
     async def scenario():
         cluster = FakeCluster()
@@ -543,10 +511,12 @@ def test_whatever_happens_in_whatever_order_nothing_is_lost(script, data):
             cluster.append(n % 2)
         pipeline = Pipeline(cluster)
         pipeline.hold = True
-        flow = FlowLimits(5, 10_000, 6)
-        async with serving(cluster, pipeline=pipeline, flow=flow, revoke_timeout_s=0.001) as consumer:
-            for action, number in script:
-                await act(cluster, consumer, action, number)
+        options = {"flow": FlowLimits(5, 10_000, 6), "revoke_timeout_s": 0.001}
+        for life in lives(script):
+            async with serving(cluster, sink=way(cluster), pipeline=pipeline, **options) as consumer:
+                for action, number in life:
+                    await act(cluster, consumer, action, number)
+        async with serving(cluster, sink=way(cluster), pipeline=pipeline, **options) as consumer:
             pipeline.hold = False
             consumer.source.rebalance("revoked", cluster.logs)
             pipeline.let_go()
@@ -555,8 +525,20 @@ def test_whatever_happens_in_whatever_order_nothing_is_lost(script, data):
     asyncio.run(scenario())
 
 
+def lives(script):
+    """The script in parts; between two of them the consumer is stopped and started again."""
+    life = []
+    for action, number in script:
+        if action == "stop":
+            yield life
+            life = []
+        else:
+            life.append((action, number))
+    yield life
+
+
 async def act(cluster, consumer, action, number):
-    pipeline, source = consumer.pipeline, consumer.source
+    pipeline, source, sink = consumer.pipeline, consumer.source, consumer.sink
     share = [[], [P0], [P1], [P0, P1]][number % 4]
     if action == "finish" and pipeline.running:
         names = sorted(pipeline.running)
@@ -564,18 +546,17 @@ async def act(cluster, consumer, action, number):
         if number == 7:
             pipeline.outcomes[name] = [CorruptInput("cut")]
         pipeline.let_go(name)
-    elif action == "append":
-        cluster.append(number % 2)
-    elif action == "revoke":
-        source.rebalance("revoked", share)
-    elif action == "lose":
-        source.rebalance("lost", share)
-    elif action == "break":
-        source.break_polls = 1
-    elif action == "refuse":
-        source.refuse_commits = number
-    elif action == "publish":
-        consumer.sink.fail = number
+    faults = {
+        "append": lambda: cluster.append(number % 2),
+        "revoke": lambda: source.rebalance("revoked", share),
+        "lose": lambda: source.rebalance("lost", share),
+        "break": lambda: setattr(source, "break_polls", 1),
+        "refuse": lambda: setattr(source, "refuse_commits", number),
+        "publish": lambda: setattr(sink, "fail", number),
+        "silent": lambda: setattr(sink, "silent", [number % 2 == 0]),
+        "pause": lambda: setattr(consumer, "problem", "the detector is away" if number % 2 else None),
+    }
+    faults.get(action, lambda: None)()
     polls = source.polls
     await cluster.until(lambda: source.polls > polls)
 
@@ -585,7 +566,8 @@ def spans(monkeypatch):
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr(consumer_module, "tracer", provider.get_tracer("test"))
+    for module in (serving_module, answers_module):
+        monkeypatch.setattr(module, "tracer", provider.get_tracer("test"))
     return exporter
 
 
@@ -631,3 +613,171 @@ async def test_a_client_that_never_gets_its_place_in_the_group_is_replaced():
     now[0] = 101.0
     await cluster.until(lambda: source.opens == 2)
     await consumer.close()
+
+
+async def test_exactly_once_answers_and_offsets_come_together_and_in_order():
+    cluster = FakeCluster(partitions=1)
+    for _ in range(4):
+        cluster.append(0)
+    pipeline = Pipeline(cluster)
+    pipeline.hold = True
+    async with serving(cluster, sink=FakeTransactor(cluster), pipeline=pipeline) as consumer:
+        await cluster.until(lambda: len(pipeline.running) == 4)
+        pipeline.let_go("ocr.jobs-0-1", "ocr.jobs-0-3")
+        await cluster.until(lambda: consumer.in_flight == 2)
+        assert (cluster.results(), consumer.sink.sizes) == ([], [])
+        pipeline.let_go("ocr.jobs-0-0")
+        await cluster.until(lambda: cluster.committed[P0] == 2)
+        assert [origin(m)[2] for m in cluster.results()] == [0, 1]
+        pipeline.let_go("ocr.jobs-0-2")
+        await cluster.until(lambda: cluster.all_done)
+        assert consumer.sink.sizes == [2, 2]
+
+
+async def test_exactly_once_a_transaction_that_failed_is_sent_again():
+    cluster = FakeCluster()
+    for n in range(4):
+        cluster.append(n % 2)
+    sink = FakeTransactor(cluster)
+    sink.fail = 3
+    async with serving(cluster, sink=sink):
+        await cluster.until(lambda: cluster.all_done)
+    assert (sink.opens, len(cluster.results())) == (1, 4)
+
+
+@pytest.mark.parametrize("committed", [True, False])
+async def test_exactly_once_a_transaction_without_an_answer_is_never_sent_again_blindly(committed):
+    cluster = FakeCluster(partitions=1)
+    for _ in range(3):
+        cluster.append(0)
+    sink = FakeTransactor(cluster)
+    sink.silent = [committed]
+    async with serving(cluster, sink=sink) as consumer:
+        await cluster.until(lambda: cluster.all_done)
+        await cluster.until(lambda: consumer.source.opens == sink.opens == 2)
+    assert sorted(origin(m)[2] for m in cluster.results()) == [0, 1, 2]
+
+
+async def test_exactly_once_a_result_too_large_is_a_dead_letter_and_takes_no_other_with_it():
+    cluster = FakeCluster(partitions=1)
+    for n in range(5):
+        cluster.append(0, key=b"x" * 90 if n == 2 else None)
+    sink, pipeline = FakeTransactor(cluster), Pipeline(cluster)
+    one = FakeCluster(partitions=1)
+    one.append(0)
+    async with serving(one, sink=FakeTransactor(one)):
+        await one.until(lambda: one.all_done)
+    sink.limits["ocr.results"] = one.results()[0].size + 50
+    pipeline.hold = True
+    async with serving(cluster, sink=sink, pipeline=pipeline):
+        await cluster.until(lambda: len(pipeline.running) == 5)
+        pipeline.let_go()
+        await cluster.until(lambda: cluster.committed[P0] == 5)
+    (letter,) = cluster.dead_letters()
+    assert header(letter.headers, "dlq-reason") == "RESULT_TOO_LARGE"
+    assert len(cluster.results()) == 4
+
+
+async def test_exactly_once_a_revocation_commits_the_prefix_in_a_last_transaction_and_drops_the_rest():
+    cluster = FakeCluster(partitions=1)
+    for _ in range(4):
+        cluster.append(0)
+    pipeline = Pipeline(cluster)
+    pipeline.hold = True
+    sink = FakeTransactor(cluster)
+    async with serving(cluster, sink=sink, pipeline=pipeline, revoke_timeout_s=0.01) as consumer:
+        await cluster.until(lambda: len(pipeline.running) == 4)
+        sink.gate.clear()
+        pipeline.let_go("ocr.jobs-0-0", "ocr.jobs-0-1", "ocr.jobs-0-3")
+        await cluster.until(lambda: sink.sizes)
+        pipeline.hold = False
+        consumer.source.rebalance("revoked", [P0])
+        await cluster.until(lambda: consumer._leaving)
+        sink.gate.set()
+        await cluster.until(lambda: cluster.all_done)
+    assert pipeline.calls == {f"ocr.jobs-0-{n}": 1 + (n > 1) for n in range(4)}
+
+
+async def test_exactly_once_closing_commits_what_can_go():
+    cluster = FakeCluster(partitions=1)
+    for _ in range(3):
+        cluster.append(0)
+    pipeline = Pipeline(cluster)
+    pipeline.hold = True
+    async with serving(cluster, sink=FakeTransactor(cluster), pipeline=pipeline) as consumer:
+        await cluster.until(lambda: len(pipeline.running) == 3)
+        pipeline.let_go("ocr.jobs-0-0", "ocr.jobs-0-2")
+        await cluster.until(lambda: consumer.in_flight == 1)
+    assert cluster.committed[P0] == 1
+
+
+async def test_a_backend_that_is_not_ready_stops_intake_and_the_consumer_says_so():
+    cluster = FakeCluster()
+    async with serving(cluster) as consumer:
+        await cluster.until(lambda: consumer.source.polls > 2)
+        consumer.problem = "the detector is not ready"
+        polls = consumer.source.polls
+        await cluster.until(lambda: consumer.source.polls > polls + 2)
+        cluster.append(0)
+        polls = consumer.source.polls
+        await cluster.until(lambda: consumer.source.polls > polls + 3)
+        assert (consumer.source.pauses[-1], consumer.not_ready()) == ({P0, P1}, "the detector is not ready")
+        assert not consumer.pipeline.calls
+        consumer.problem = None
+        await cluster.until(lambda: cluster.all_done)
+    assert cluster.dead_letters() == []
+
+
+async def test_when_no_backend_answers_no_more_records_are_taken_until_one_does():
+    cluster = FakeCluster(partitions=1)
+    for _ in range(40):
+        cluster.append(0)
+    pipeline = Pipeline(cluster)
+    away = {f"ocr.jobs-0-{n}": [Unavailable("the detector is away")] * 10**6 for n in range(40)}
+    pipeline.outcomes.update(away)
+    async with serving(cluster, pipeline=pipeline, flow=FlowLimits(10, 10_000, 100)) as consumer:
+        await cluster.until(lambda: consumer.not_ready() is not None)
+        assert "the detector is away" in consumer.not_ready()
+        await cluster.until(lambda: consumer.source.pauses[-1] == {P0})
+        pipeline.outcomes.clear()
+        await cluster.until(lambda: cluster.all_done)
+        assert consumer.not_ready() is None
+    assert (len(cluster.results()), cluster.dead_letters()) == (40, [])
+
+
+@pytest.mark.parametrize("way", [FakeSink, FakeTransactor])
+async def test_a_document_that_ends_the_gateway_is_a_dead_letter_after_its_tries(way):
+    """A gateway that dies commits nothing and leaves nothing; the next one finds the group as it was."""
+    cluster = FakeCluster()
+    for n in range(12):
+        cluster.append(n % 2)
+    poison = "ocr.jobs-0-3"
+    for _ in range(5):
+        pipeline = Pipeline(cluster)
+        pipeline.fatal = {poison}
+        consumer = JobConsumer(
+            KAFKA, ConsumerOptions(**QUICK, max_attempts=3), FakeSource(cluster), way(cluster), pipeline
+        )
+        await consumer.start()
+        await asyncio.wait_for(pipeline.died.wait(), 5)
+        await kill(consumer)
+        assert cluster.dead_letters() == []
+    pipeline = Pipeline(cluster)
+    async with serving(cluster, sink=way(cluster), pipeline=pipeline, max_attempts=3):
+        await cluster.until(lambda: cluster.all_done)
+    (letter,) = cluster.dead_letters()
+    assert origin(letter)[1:] == (0, 3)
+    assert header(letter.headers, "dlq-reason") == "INTERNAL"
+    assert "3 times" in header(letter.headers, "dlq-message")
+    assert pipeline.calls[poison] == 0, "it is not tried again"
+    assert len({origin(m) for m in cluster.results()}) == 11
+
+
+async def kill(consumer):
+    """As SIGKILL would: nothing is said to anybody any more."""
+    tasks = [consumer._intake, *consumer._tasks.values(), getattr(consumer._delivery, "_loop", None)]
+    consumer._source._listener, consumer._source.positions = None, {}
+    for task in tasks:
+        if task is not None:
+            task.cancel()
+    await asyncio.wait([task for task in tasks if task is not None])

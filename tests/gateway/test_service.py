@@ -21,6 +21,7 @@ from services.gateway.clients import Backend, DetectorClient, RecognizerClient, 
 from services.gateway.fetch import WebLimits
 from services.gateway.pipeline import Pipeline, PipelineLimits
 from services.gateway.places import place
+from services.gateway.retries import Backoff
 from services.gateway.service import NAME, GatewayService, OcrServicer
 from tests.fakes.backends import Backends, code, paper, saved
 
@@ -60,7 +61,7 @@ class Door:
             Backend(name, backends.target, max_message_mb=64, period_s=0.01)
             for name in ("detector", "recognizer")
         ]
-        tries = RetryLimits(max_attempts=3, base_s=0.01, cap_s=0.02)
+        tries = RetryLimits(max_attempts=3, backoff=Backoff(0.01, 0.02))
         detector, recognizer = (part.channel for part in self.parts)
         self.pipeline = Pipeline(
             DetectorClient(detector, tries),

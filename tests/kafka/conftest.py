@@ -24,8 +24,7 @@ class Town:
             results_topic=f"{name}.results",
             dlq_topic=f"{name}.dlq",
             group=name,
-            session_timeout_ms=6000,
-            **changes,
+            **{"session_timeout_ms": 6000, **changes},
         )
         self._bootstrap = {"bootstrap_servers": broker.bootstrap}
         self._producer = KafkaProducer(**self._bootstrap, max_request_size=64 << 20, linger_ms=0)
@@ -59,11 +58,13 @@ class Town:
         return await asyncio.to_thread(send)
 
     async def read(self, topic, until, timeout=30.0):
-        """Messages of a topic from the beginning, until `until(messages)`."""
+        """Committed messages of a topic from the beginning, until `until(messages)`."""
         return await asyncio.to_thread(self._read, topic, until, timeout)
 
     def _read(self, topic, until, timeout):
-        consumer = KafkaConsumer(**self._bootstrap, max_partition_fetch_bytes=16 << 20)
+        consumer = KafkaConsumer(
+            **self._bootstrap, max_partition_fetch_bytes=16 << 20, isolation_level="read_committed"
+        )
         consumer.assign([TopicPartition(topic, n) for n in consumer.partitions_for_topic(topic)])
         consumer.seek_to_beginning()
         found = []

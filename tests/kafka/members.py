@@ -1,17 +1,21 @@
-"""A member of the consumer group with a pipeline that a test controls.
+"""A member of the consumer group with a pipeline that a test controls; as a process, too.
 
-python -m tests.kafka.members BOOTSTRAP NAME SLOW…     # reads no more from the documents named SLOW
+python -m tests.kafka.members BOOTSTRAP NAME [--exactly-once] [--instance-id ID] [--poison NAME] SLOW…
+
+It reads no more from the documents named SLOW, and one named by --poison ends the process.
 """
 
+import argparse
 import asyncio
 import contextlib
-import sys
+import os
 from collections import Counter
 
 from services.common.pb import ocr_pb2 as pb
 from services.gateway.consumer import ConsumerOptions, JobConsumer
 from services.gateway.kafka_io import KafkaSink, KafkaSource
 from services.gateway.kafka_ports import KafkaOptions
+from services.gateway.kafka_txn import KafkaTransactor
 from services.gateway.offsets import FlowLimits
 
 
@@ -44,12 +48,24 @@ class Pipeline:
         await asyncio.wait_for(wait(), timeout)
 
 
+class Poisoned(Pipeline):
+    """A document that ends the whole process, as a fault in a library would."""
+
+    def __init__(self, poison, slow=()):
+        super().__init__(slow)
+        self.poison = poison
+
+    async def __call__(self, job, **more):
+        if job.job_id == self.poison:
+            os._exit(9)
+        return await super().__call__(job, **more)
+
+
 @contextlib.asynccontextmanager
-async def member(kafka: KafkaOptions, pipeline, **options):
+async def member(kafka: KafkaOptions, pipeline, *, exactly_once=False, **options):
     quick = {"flow": FlowLimits(64, 128 << 20, 1024), "commit_interval_s": 0.05, "progress_interval_s": 0.2}
-    consumer = JobConsumer(
-        kafka, ConsumerOptions(**{**quick, **options}), KafkaSource(kafka), KafkaSink(kafka), pipeline
-    )
+    sink = KafkaTransactor(kafka) if exactly_once else KafkaSink(kafka)
+    consumer = JobConsumer(kafka, ConsumerOptions(**{**quick, **options}), KafkaSource(kafka), sink, pipeline)
     try:
         await consumer.start()
         yield consumer
@@ -57,13 +73,23 @@ async def member(kafka: KafkaOptions, pipeline, **options):
         await consumer.close()
 
 
-async def main(bootstrap, name, *slow):
+async def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("bootstrap")
+    parser.add_argument("name")
+    parser.add_argument("slow", nargs="*")
+    parser.add_argument("--exactly-once", action="store_true")
+    parser.add_argument("--instance-id")
+    parser.add_argument("--poison")
+    asked = parser.parse_args()
+    name = asked.name
     kafka = KafkaOptions(
-        (bootstrap,), f"{name}.jobs", f"{name}.results", f"{name}.dlq", name, session_timeout_ms=2000
-    )
-    async with member(kafka, Pipeline(slow)):
+        (asked.bootstrap,), f"{name}.jobs", f"{name}.results", f"{name}.dlq", name,
+        group_instance_id=asked.instance_id, session_timeout_ms=2000,
+    )  # fmt: skip
+    async with member(kafka, Poisoned(asked.poison, asked.slow), exactly_once=asked.exactly_once):
         await asyncio.Event().wait()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))
+    asyncio.run(main())
