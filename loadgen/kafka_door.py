@@ -101,6 +101,7 @@ class KafkaDoor(contextlib.AbstractContextManager["KafkaDoor"]):
             group_id=None,
             enable_auto_commit=False,
             max_partition_fetch_bytes=LARGEST,
+            isolation_level="read_committed",
         )
         outputs = [TopicPartition(t, n) for t in (topics.results, topics.dlq) for n in range(PARTITIONS)]
         self._consumer.assign(outputs)
