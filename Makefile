@@ -12,7 +12,7 @@ LINES ?=
 ONLY ?=
 PROTO_OUTPUTS := services/common/pb protos/schemas
 
-.PHONY: setup demo bench test lint types protos protos-check lock quantize-check clean
+.PHONY: setup demo bench test chaos lint types protos protos-check lock quantize-check clean
 
 setup: $(STAMP)
 
@@ -38,6 +38,14 @@ bench: setup
 
 test: setup
 	$(BIN)/python -m pytest
+
+# 10,000 documents in each way of delivery and 300 with real models, while services, predictors and brokers are
+# killed, stopped and cut off; some 30 minutes. SEED=N repeats a run. Ends with an error when anything is lost.
+chaos: setup
+	$(BIN)/python -m tests.chaos --delivery at_least_once $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m tests.chaos --delivery exactly_once $(if $(SEED),--seed $(SEED))
+	$(BIN)/ocrctl models fetch ppocr-v6-small
+	$(BIN)/python -m tests.chaos --real $(if $(SEED),--seed $(SEED))
 
 lint: setup
 	$(BIN)/ruff check .

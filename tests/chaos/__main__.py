@@ -34,8 +34,8 @@ def _options() -> tuple[Options, int, Path]:
         "--seed", type=int, help="the same seed, the same plan and jobs; default: a random one"
     )
     parser.add_argument("--brokers", type=int, default=3, help="how many (default %(default)s)")
-    parser.add_argument("--minutes", type=float, default=8.0, help="time of the faults (default %(default)s)")
-    parser.add_argument("--faults", type=int, help="how many; default 48, of real models 16")
+    parser.add_argument("--minutes", type=float, default=6.0, help="time of the faults (default %(default)s)")
+    parser.add_argument("--faults", type=int, help="how many; default 32, of real models 16")
     parser.add_argument("--real", action="store_true", help="real models in place of the simulated engine")
     parser.add_argument("--out", type=Path, default=Path("out/chaos"), help="folder for logs")
     asked = parser.parse_args()
@@ -44,7 +44,7 @@ def _options() -> tuple[Options, int, Path]:
         delivery=asked.delivery,
         seed=random.SystemRandom().randrange(2**32) if asked.seed is None else asked.seed,
         seconds=asked.minutes * 60,
-        faults=(16 if asked.real else 48) if asked.faults is None else asked.faults,
+        faults=(16 if asked.real else 32) if asked.faults is None else asked.faults,
         real=asked.real,
     )
     kind = f"{options.seed}-{options.delivery}{'-real' if options.real else ''}"

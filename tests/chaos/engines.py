@@ -15,8 +15,8 @@ from services.common.engines.base import Engine, EngineSpec, Head, Outputs, Pixe
 
 DEADLY = (255, 0, 255)
 """Blue, green, red."""
-CORNER = 8
-"""Pixels of the sides of the corner that kills."""
+CORNER = 32
+"""Pixels of the sides of the corner that kills; a quarter of it is looked at, as pages are resized."""
 _LEAST, _MOST = np.array((195, 0, 195), np.uint8), np.array((255, 60, 255), np.uint8)
 """What counts as that colour, once a line has been resized."""
 _INK_SHARE = 0.02
@@ -46,7 +46,7 @@ class Deadly:
 
 def corner_kills(page: Pixels) -> bool:
     """Whether the corner at the top left is magenta."""
-    return _share(page[:CORNER, :CORNER]) > 0.9
+    return _share(page[: CORNER // 4, : CORNER // 4]) > 0.9
 
 
 def ink_kills(line: Pixels) -> bool:

@@ -1,6 +1,7 @@
 """One run: brokers and services as processes, jobs in, faults at their moments, and the books at the end."""
 
 import contextlib
+import logging
 import math
 import random
 import time
@@ -119,6 +120,7 @@ class Cluster:
 @contextlib.contextmanager
 def cluster(brokers: int) -> Iterator[Cluster]:
     """Running brokers. Raises KafkaUnavailable, KafkaDidNotStart."""
+    logging.getLogger("kafka").setLevel(logging.CRITICAL)  # of a client whose brokers are killed on purpose
     made = Cluster(brokers)
     try:
         made.kafka.start()
