@@ -167,7 +167,7 @@ class Kafka:
 
         consumer = KafkaConsumer(
             **self._connection(), group_id=None, enable_auto_commit=False, fetch_max_wait_ms=100,
-            max_partition_fetch_bytes=MAX_MESSAGE_BYTES,
+            max_partition_fetch_bytes=MAX_MESSAGE_BYTES, isolation_level="read_committed",
         )  # fmt: skip
         self._stack.callback(consumer.close)
         partitions = [
