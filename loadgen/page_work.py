@@ -81,6 +81,15 @@ def read(document: Document, timed: Callable[..., Any]) -> list[str]:
     return texts
 
 
+def sent(document: Document) -> list[int]:
+    """Bytes of pixels that go to the detector and to the recognizer, one number for each message."""
+    sizes: list[int] = []
+    for page in pages_of(document.content):
+        lines = lines_of(page, _map(page.seen))
+        sizes += [page.seen.nbytes, *([sum(line.nbytes for line in lines)] if lines else [])]
+    return sizes
+
+
 def cpu_ms(documents: Sequence[Document]) -> float:
     """Milliseconds of CPU a document, on one thread."""
     spent = 0.0

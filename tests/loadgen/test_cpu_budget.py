@@ -2,7 +2,7 @@
 
 import pytest
 
-from loadgen.cpu_budget import PROMISED_MS, Budget, budget, holds, section, value
+from loadgen.cpu_budget import PROMISED_MS, Budget, Least, budget, holds, section, value
 from loadgen.samples import Answer, Run, Sample
 
 TIMING = {"decode_ms": 8.0, "crop_ms": 2.0, "detect": {"process_ms": 3.0}, "recognize": {"process_ms": 1.0}}
@@ -44,9 +44,11 @@ def test_the_promise_is_for_a_page_of_fifty_lines_through_every_door() -> None:
 
 
 def test_the_report_has_a_row_for_each_process_and_the_verdict() -> None:
-    found = section([made(0.3)], work_ms=12.5)
+    found = section([made(0.3, lines=25)], Least(work=12.5, bytes=7.5))
     assert "| gateway | 30.0 |" in found.markdown
     assert "| **together, a page** | 28.0 |" in found.markdown
     assert "| work without services, a page | 12.5 |" in found.markdown
-    assert "held: yes" in found.markdown
+    assert "| the same bytes through bare gRPC calls, a page | 7.5 |" in found.markdown
+    assert "| these two, a page of 50 lines | 40.0 |" in found.markdown
+    assert "held: no" in found.markdown
     assert found.data["gRPC"]["total_ms"] == pytest.approx(28.0)

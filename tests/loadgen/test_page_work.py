@@ -51,3 +51,14 @@ def test_pages_are_decoded_and_shrunk_as_the_services_do_it() -> None:
 
 def test_it_costs_something() -> None:
     assert page_work.cpu_ms([page(2)]) > 0
+
+
+def test_a_page_is_sent_as_the_detector_sees_it_and_then_all_of_its_lines() -> None:
+    seen, lines = page_work.sent(page(3))
+    assert seen == page_work.pages_of(page(3).content)[0].seen.nbytes
+    assert 0 < lines < seen
+    assert lines % (48 * 3) == 0
+
+
+def test_of_a_page_without_text_nothing_goes_to_the_recognizer() -> None:
+    assert len(page_work.sent(page(0))) == 1
