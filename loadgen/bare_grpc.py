@@ -39,7 +39,7 @@ async def _measured(address: str, pid: int, pages: Sequence[Sequence[int]], in_f
     """Seconds of CPU, after a warm-up of a quarter."""
     messages = {size: b"\x7f" * size for page in pages for size in page}
     async with rpc.channel(address, max_message_mb=_MESSAGE_MB) as channel:
-        call = channel.unary_unary(f"/{_SERVICE}/{_METHOD}")
+        call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(f"/{_SERVICE}/{_METHOD}")
 
         async def send(some: Sequence[Sequence[int]]) -> None:
             left = iter(some)
@@ -85,7 +85,9 @@ async def _serve() -> None:
 
     limits = [("grpc.max_receive_message_length", _MESSAGE_MB * 2**20)]
     server = grpc.aio.server(options=limits)
-    methods = {_METHOD: grpc.unary_unary_rpc_method_handler(answer)}
+    methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+        _METHOD: grpc.unary_unary_rpc_method_handler(answer)
+    }
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, methods),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
