@@ -43,6 +43,7 @@ from services.gateway.kafka_ports import (
     Transactor,
 )
 from services.gateway.offsets import Commit, FlowLimits, OffsetLedger, Partition, Ticket
+from services.gateway.outbox import Outbox, OutboxLimits
 from services.gateway.retries import Backoff
 from services.gateway.serving import Recognize, Serving
 from services.gateway.stall import Stalled, StallWatch
@@ -65,6 +66,7 @@ class ConsumerOptions:
     max_attempts: int = 3
     """Tries of a record that kills the predictor or shows a defect; errors that pass are not counted."""
     backoff: Backoff = field(default_factory=Backoff)
+    outbox: OutboxLimits = field(default_factory=OutboxLimits)
     commit_interval_s: float = 1.0
     revoke_timeout_s: float = 20.0
     progress_interval_s: float = 10.0
@@ -132,7 +134,10 @@ class JobConsumer:
     def _delivery_by(self, sink: RecordSink | Transactor) -> Delivery:
         if not isinstance(sink, Transactor):
             return AtLeastOnce(sink, self._pause)
-        return ExactlyOnce(sink, self._ledger, self._source.membership, self._noted, self._pause, self._clock)
+        outbox = Outbox(self._ledger, self._options.outbox)
+        return ExactlyOnce(
+            sink, outbox, self._ledger, self._source.membership, self._noted, self._pause, self._clock
+        )
 
     def _serving_by(self, recognize: Recognize, wall: Callable[[], float]) -> Serving:
         options, kafka = self._options, self._kafka

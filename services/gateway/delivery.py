@@ -25,7 +25,7 @@ from services.gateway.kafka_ports import (
     Transactor,
 )
 from services.gateway.offsets import Commit, OffsetLedger, Partition, Ticket
-from services.gateway.outbox import Batch, Outbox, OutboxLimits
+from services.gateway.outbox import Batch, Outbox
 
 log = logging.getLogger(__name__)
 
@@ -102,12 +102,12 @@ class ExactlyOnce:
     def __init__(
         self,
         transactor: Transactor,
+        outbox: Outbox,
         ledger: OffsetLedger,
         membership: Callable[[], Membership | None],
         note: Note,
         pause: Pause,
         clock: Callable[[], float],
-        limits: OutboxLimits | None = None,
     ) -> None:
         self.quiet = asyncio.Lock()
         self.broken: Exception | None = None
@@ -117,7 +117,7 @@ class ExactlyOnce:
         self._note = note
         self._pause = pause
         self._clock = clock
-        self._outbox = Outbox(ledger, limits or OutboxLimits())
+        self._outbox = outbox
         self._waiting: dict[Ticket, asyncio.Future[None]] = {}
         self._changed = asyncio.Event()
         self._settled = asyncio.Condition()

@@ -28,12 +28,18 @@ from services.gateway.consumer import ConsumerOptions, JobConsumer
 from services.gateway.jobs import header
 from services.gateway.kafka_ports import BrokerUnreachable, KafkaMisconfigured, KafkaOptions
 from services.gateway.offsets import FlowLimits
+from services.gateway.outbox import OutboxLimits
 from services.gateway.retries import Backoff
 from tests.fakes.kafka import FakeCluster, FakeSink, FakeSource, FakeTransactor, origin
 
 P0, P1 = ("ocr.jobs", 0), ("ocr.jobs", 1)
 KAFKA = KafkaOptions(("broker:9092",))
-QUICK = {"backoff": Backoff(0.001, 0.004), "commit_interval_s": 0.0, "progress_interval_s": 0.0}
+QUICK = {
+    "backoff": Backoff(0.001, 0.004),
+    "outbox": OutboxLimits(interval_s=0.0),
+    "commit_interval_s": 0.0,
+    "progress_interval_s": 0.0,
+}
 
 
 class Pipeline:

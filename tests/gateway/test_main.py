@@ -10,6 +10,7 @@ from services.common.settings import load
 from services.gateway import __main__ as gateway
 from services.gateway.__main__ import build, pipeline_limits
 from services.gateway.consumer import JobConsumer
+from services.gateway.delivery import AtLeastOnce, ExactlyOnce
 from services.gateway.fetch import WebLimits
 from services.gateway.places import place
 from services.gateway.settings import GatewaySettings
@@ -30,6 +31,7 @@ def settings(*flags: str) -> GatewaySettings:
         (("--uri-allow", "http://127.1/docs"), "uri_allow: http://127.1/docs: "),
         (("--max-pixels", "1000000000"), "less than or equal"),
         (("--kafka-options", "ssl"), "is not name=value"),
+        (("--delivery", "at_most_once"), "delivery"),
         (("--jobs-topic", "ocr.results"), "jobs_topic and results_topic are both 'ocr.results'"),
         (("--dlq-topic", "ocr.jobs"), "jobs_topic and dlq_topic are both 'ocr.jobs'"),
         (("--dlq-topic", "ocr.results"), "results_topic and dlq_topic are both"),
@@ -92,5 +94,17 @@ async def test_kafka_is_a_part_when_it_is_set() -> None:
     service = build(settings("--kafka", "127.0.0.1:1", "--kafka-options", "security_protocol=SSL"))
     try:
         assert any(isinstance(part, JobConsumer) for part in service._parts)
+    finally:
+        await service.close()
+
+
+@pytest.mark.parametrize(
+    ("flags", "mode"), [((), AtLeastOnce), (("--delivery", "exactly_once"), ExactlyOnce)], ids=str
+)
+async def test_the_delivery_is_what_the_operator_chose(flags: tuple[str, ...], mode: type) -> None:
+    service = build(settings("--kafka", "127.0.0.1:1", *flags))
+    try:
+        (part,) = (part for part in service._parts if isinstance(part, JobConsumer))
+        assert type(part._delivery) is mode
     finally:
         await service.close()
