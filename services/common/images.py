@@ -253,7 +253,8 @@ def _jpeg(data: bytes, opened: Image.Image, scale: int, limits: ImageLimits) -> 
         if pixels is not None:
             return _turned(pixels, _orientation(opened))
     if scale > 1:
-        opened.draft(None, (opened.width // scale, opened.height // scale))  # only notes what to do
+        wanted = (max(opened.width // scale, 1), max(opened.height // scale, 1))
+        opened.draft(None, wanted)  # only notes what to do
     return _decode_frame(opened, limits)
 
 

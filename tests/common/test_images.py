@@ -426,3 +426,9 @@ def test_a_jpeg_is_refused_by_the_size_that_it_declares_however_it_is_decoded() 
     limits = ImageLimits(max_pixels=1_000, kept_jpeg_side=10)
     with pytest.raises(ImageTooLarge, match="320 x 192"):
         list(decode_document(saved(corners(320, 192), "JPEG"), limits))
+
+
+def test_a_jpeg_so_flat_that_nothing_is_left_at_an_eighth_has_a_typed_error() -> None:
+    flat = saved(Image.new("CMYK", (3200, 4)), "JPEG")
+    with pytest.raises(ImageTooSmall):
+        pages_of(flat, ImageLimits(kept_jpeg_side=400))
