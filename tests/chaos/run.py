@@ -23,7 +23,7 @@ from tests.chaos.topics import Feeder, Reader, create_topics
 _LOOK_S = 0.05
 _QUIET_S = 180.0
 """For so long nothing may come while jobs are open and nothing is broken."""
-_START_S = 300.0
+_START_S = 600.0
 _BETWEEN_REPORTS_S = 15.0
 _FED_SHARE = 0.9
 """Of the time of the faults; so the last ones hit a pipeline that works off its backlog."""
@@ -136,9 +136,14 @@ class Town:
     def __init__(self, options: Options, brokers: Cluster, topic_flags: Sequence[str], folder: Path) -> None:
         self._brokers = brokers
         self._backends = {name: brokers.proxies.add() for name in ("detector", "recognizer")}
-        models = _model_flags(options, folder)
         self.services = {
-            name: Service(name, f"services.{name}", models, folder, self._moves_to(proxy))
+            name: Service(
+                name,
+                f"services.{name}",
+                _model_flags(name, options, folder),
+                folder,
+                self._moves_to(proxy),
+            )
             for name, proxy in self._backends.items()
         }
         flags = [*_GATEWAY_FLAGS, "--kafka", ",".join(brokers.bootstrap), *topic_flags]
@@ -190,12 +195,17 @@ _PREDICTORS_OF = {Target.DETECTOR_PREDICTOR: "detector", Target.RECOGNIZER_PREDI
 _GATEWAY_FLAGS = ["--port", "0", "--kafka-session-timeout-ms", "10000", "--pdf-timeout-s", "5"]
 
 
-def _model_flags(options: Options, folder: Path) -> list[str]:
+def _model_flags(name: str, options: Options, folder: Path) -> list[str]:
+    """A process that dies often should start quickly: real models meet few shapes, in one predictor."""
     if options.real:
-        return ["--port", "0", "--engine", "tests.chaos.engines:openvino", "--models", "ppocr-v6-small"]
-    flags = ["--simulated-fixed-ms", "2", "--simulated-ms-per-megapixel", "10", "--predictors", "2"]
-    models = _nominal_models(folder / "models")
-    return ["--port", "0", "--engine", "tests.chaos.engines:simulated", "--models", str(models), *flags]
+        engine, models, speed = "openvino", "ppocr-v6-small", ["--predictors", "1", *_FEW_SHAPES[name]]
+    else:
+        engine, models = "simulated", str(_nominal_models(folder / "models"))
+        speed = ["--predictors", "2", "--simulated-fixed-ms", "2", "--simulated-ms-per-megapixel", "10"]
+    return ["--port", "0", "--engine", f"tests.chaos.engines:{engine}", "--models", models, *speed]
+
+
+_FEW_SHAPES = {"detector": ["--max-side", "480"], "recognizer": ["--max-batch-size", "2"]}
 
 
 def _nominal_models(folder: Path) -> Path:
