@@ -5,6 +5,7 @@ Made by code, so that nothing has to be stored; the same on every machine with t
 
 import io
 import json
+import time
 from base64 import b64encode
 from functools import cache
 from typing import Any
@@ -69,7 +70,8 @@ def _picture(mode: str, text: str = "PAY 1.234,50") -> Image.Image:
 
 def _saved(kind: str, *, mode: str = "RGB", **options: Any) -> bytes:
     out = io.BytesIO()
-    _picture(mode).save(out, kind, **options)
+    dates = {"creationDate": time.gmtime(0), "modDate": time.gmtime(0)} if kind == "PDF" else {}
+    _picture(mode).save(out, kind, **dates, **options)
     return out.getvalue()
 
 

@@ -1,6 +1,8 @@
 """The fuzzer's own parts: what it begins with is valid, and each document can be made again."""
 
 import random
+import time
+import unittest.mock
 
 import pytest
 
@@ -13,6 +15,17 @@ def test_a_document_is_a_function_of_seed_and_number() -> None:
     first = [document(3, n) for n in range(60)]
     assert first == [document(3, n) for n in range(60)]
     assert first != [document(4, n) for n in range(60)]
+
+
+def test_the_documents_are_those_that_earlier_runs_had() -> None:
+    """Or a finding could not be made again: a PDF writer puts the time of day into its files."""
+    seeds.cache_clear()
+    first = [document(3, n) for n in range(60)]
+    real, later = time.gmtime, time.gmtime(10**9)
+    with unittest.mock.patch("time.gmtime", lambda *at: real(*at) if at else later):
+        seeds.cache_clear()
+        assert [document(3, n) for n in range(60)] == first
+    seeds.cache_clear()
 
 
 def test_every_kind_has_its_turn() -> None:

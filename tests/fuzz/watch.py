@@ -13,7 +13,6 @@ from queue import Empty, Queue
 from threading import Thread
 from typing import Any
 
-from tests.fuzz.judge import ADDRESS_SPACE
 from tests.fuzz.mutate import document
 
 MAX_SECONDS = 10.0
@@ -118,10 +117,8 @@ def report(seed: int, verdicts: list[Verdict]) -> str:
     counts = Counter(v.outcome.partition(": ")[0] for v in verdicts)
     lines = [f"seed {seed}: {len(verdicts)} documents"]
     lines += [f"{number:7d}  {name}" for name, number in counts.most_common()]
-    slowest, largest = max(v.seconds for v in verdicts), max(v.megabytes for v in verdicts)
-    lines.append(
-        f"slowest {slowest:.1f} s, most memory {largest} MB of {ADDRESS_SPACE >> 20} of address space"
-    )
+    slowest, largest = max(verdicts, key=lambda v: v.seconds), max(v.megabytes for v in verdicts)
+    lines.append(f"slowest {slowest.seconds:.1f} s (document {slowest.name}), most memory {largest} MB")
     lines += [f"FOUND    document {v.name}: {v.bad}" for v in verdicts if v.bad]
     return "\n".join(lines)
 
