@@ -21,13 +21,13 @@ from services.common.line_size import HEIGHT, columns, resized
 __all__ = ["HEIGHT", "MIN_SIDE", "WIDTH_LADDER", "content_width", "padded_width", "resize"]
 
 WIDTH_LADDER = (
-    *(112, 128, 144, 160, 176, 208, 240, 272, 304, 336, 384, 432, 480, 528, 592, 656, 736, 816, 912),
-    *(1008, 1120, 1232, 1360, 1504, 1664, 1840, 2032, 2240, 2464, 2720, 3008, 3200),
+    *(128, 144, 176, 208, 240, 272, 320, 368, 416, 480, 544, 624, 704, 800, 912),
+    *(1024, 1152, 1296, 1456, 1632, 1840, 2064, 2320, 2608, 2928, 3200),
 )
-"""Padded widths in pixels, each some 10 % more than the one before, rounded up to 16.
+"""Padded widths in pixels, each some 12 % more than the one before, rounded up to 16.
 
 Finer steps save few pixels and spread the lines over more batches, coarser ones waste more; lines of a few
-characters read worse with less padding and waste more with more. Measured by `loadgen/studies/ladders.py`.
+characters read worse with less than some 128. Measured by `loadgen/studies/ladders.py`.
 """
 
 MIN_SIDE = 2

@@ -17,14 +17,14 @@ def line(height, width, seed=0):
 @pytest.mark.parametrize(
     ("height", "width", "content", "padded"),
     [
-        (48, 160, 160, 160),
+        (48, 160, 160, 176),
         (48, 176, 176, 176),
         (48, 177, 177, 208),
-        (32, 100, 150, 160),
-        (10, 67, 322, 336),
+        (32, 100, 150, 176),
+        (10, 67, 322, 368),
         (48, 3200, 3200, 3200),
         (48, 9000, 3200, 3200),
-        (100, 2, 1, 112),
+        (100, 2, 1, 128),
     ],
 )
 def test_widths_of_known_lines(height, width, content, padded):
