@@ -10,7 +10,6 @@ one: Linux ends them when the thread that started them has ended.
 
 import collections
 import contextlib
-import ctypes
 import json
 import os
 import queue
@@ -20,8 +19,9 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from loadgen import procfs
 from loadgen.errors import StackDidNotStart
 from loadgen.kafka_door import Topics, own_topics
 from loadgen.prometheus import Metrics
+from services.common.parent import end_with_parent
 
 SERVICES = ("detector", "recognizer", "gateway")
 HOST = "127.0.0.1"
@@ -101,8 +102,9 @@ class _Service:
         self._tail: collections.deque[str] = collections.deque(maxlen=_KEPT_LINES)
         self._listening: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self.process = subprocess.Popen(
-            self.command, cwd=_HOME, env=env, text=True, errors="replace", preexec_fn=_end_with_parent(),
+            self.command, cwd=_HOME, env=env, text=True, errors="replace",
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            preexec_fn=partial(end_with_parent, signal.SIGTERM),
         )  # fmt: skip
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -260,11 +262,3 @@ def running(config: StackConfig) -> Iterator[Stack]:
         ending.callback(stack._stop)  # noqa: SLF001  # the two belong together; users must not stop it
         stack._start()  # noqa: SLF001
         yield stack
-
-
-def _end_with_parent() -> Callable[[], None] | None:
-    """What a child runs before exec so as not to outlive a killed parent; None where the kernel cannot."""
-    if sys.platform != "linux":
-        return None
-    prctl = ctypes.CDLL(None, use_errno=True).prctl
-    return lambda: prctl(1, signal.SIGTERM)

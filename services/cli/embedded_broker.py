@@ -13,7 +13,6 @@ is to last. What this one cannot do:
 
 import collections
 import contextlib
-import ctypes
 import importlib.resources
 import os
 import re
@@ -21,13 +20,14 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
+
+from services.common.parent import end_with_parent
 
 START_TIMEOUT_S = 10.0
 LAST_WORDS_S = 2.0
@@ -125,7 +125,7 @@ class EmbeddedBroker:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C is for the parent, which drains before it ends the broker
-                preexec_fn=end_with_parent(),  # runs one system call, loaded before the fork
+                preexec_fn=partial(end_with_parent, signal.SIGKILL),
             )
         if process.stdout is not None:
             self._listener = threading.Thread(target=self._listen, args=(process.stdout,), daemon=True)
@@ -175,12 +175,3 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-def end_with_parent() -> Callable[[], None] | None:
-    """What a child runs before exec so as not to outlive a killed parent; None where the kernel cannot."""
-    if sys.platform != "linux":
-        return None
-    prctl = ctypes.CDLL(None, use_errno=True).prctl
-    pr_set_pdeathsig = 1
-    return lambda: prctl(pr_set_pdeathsig, signal.SIGKILL)

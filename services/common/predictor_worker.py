@@ -6,7 +6,6 @@ leaves it to the parent when to stop: signals meant for the whole group (Ctrl-C)
 """
 
 import contextlib
-import ctypes
 import os
 import signal
 import sys
@@ -17,9 +16,8 @@ import numpy as np
 
 from services.common.engines.base import Engine, EngineSpec, Outputs, create_engine
 from services.common.errors import SetupError
+from services.common.parent import end_with_parent
 from services.common.predictor_link import Done, Failed, Ready, Region, Run, Start
-
-_PR_SET_PDEATHSIG = 1
 
 
 def main(arguments: list[str]) -> int:
@@ -41,8 +39,7 @@ def _ignore_signals() -> None:
 
 def _die_with(parent: int) -> None:
     """Have the kernel kill this process with its parent, even in the middle of a batch."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_parent(signal.SIGKILL)
     if os.getppid() != parent:  # it was gone before the kernel was told
         os._exit(1)
 

@@ -9,7 +9,6 @@ that lie open beside it are opened again in the next child, and lose nothing.
 """
 
 import contextlib
-import ctypes
 import itertools
 import os
 import resource
@@ -26,8 +25,8 @@ from typing import Any
 
 from services.common.errors import CorruptInput, OcrError, ShuttingDown
 from services.common.images import DecodedPage, ImageLimits, PdfFile
+from services.common.parent import end_with_parent
 
-_PR_SET_PDEATHSIG = 1
 _START_TIMEOUT_S = 60.0
 _ENOUGH = 2
 """Pages of one document that may end the child; a hundred would stop all others for an hour."""
@@ -51,7 +50,7 @@ class PdfProcess:
         self._memory_mb = memory_mb
         self._turn = threading.Lock()
         self._ids = itertools.count()
-        # The child dies with the thread that starts it (PR_SET_PDEATHSIG), so that is one which stays.
+        # The child dies with the thread that starts it (`parent.py`), so that is one which stays.
         self._starter = ThreadPoolExecutor(1, "pdf-starter")
         self._child: subprocess.Popen[bytes] | None = None
         self._pipe: Connection | None = None
@@ -191,7 +190,7 @@ class _Child:
 
 
 def _main(handle: str, memory_mb: str) -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_parent(signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the parent drains first
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     limit = int(memory_mb) * 2**20

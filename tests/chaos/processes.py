@@ -1,6 +1,5 @@
 """The services as processes, and what starts them again when they die, as systemd or Kubernetes would."""
 
-import ctypes
 import json
 import os
 import random
@@ -9,9 +8,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from loadgen import procfs
+from services.common.parent import end_with_parent
 from tests.chaos.plan import Durations
 
 ROOT = Path(__file__).parents[2]
@@ -41,7 +42,7 @@ class Service:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            preexec_fn=_die_with_us,
+            preexec_fn=partial(end_with_parent, signal.SIGKILL),
         )
         threading.Thread(target=self._follow, args=(self._process,), daemon=True).start()
 
@@ -100,11 +101,6 @@ def _environment() -> dict[str, str]:
         for name, value in os.environ.items()
         if name == "OCR_MODELS_DIR" or not name.startswith(("OCR_", "OTEL_"))
     }
-
-
-def _die_with_us() -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL)
 
 
 class Supervisor:
