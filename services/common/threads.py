@@ -43,9 +43,9 @@ class Threads:
             try:
                 result = work(*args, **kwargs)
             except BaseException as error:  # noqa: BLE001 - whatever it is, the caller waits
-                _tell(answer, answer.set_exception, error)
+                tell(answer, answer.set_exception, error)
             else:
-                _tell(answer, answer.set_result, result)
+                tell(answer, answer.set_result, result)
 
         self.submit(answered)
         return await answer
@@ -83,8 +83,11 @@ class Threads:
             del work  # it refers to what was worked on, which can be large
 
 
-def _tell(answer: "asyncio.Future[Any]", how: Callable[[Any], None], outcome: object) -> None:
-    """Answer in the loop of the caller, unless it has left or its loop has ended meanwhile."""
+def tell(answer: "asyncio.Future[Any]", how: Callable[[Any], None], outcome: object) -> None:
+    """From any thread: `how`, a setter of `answer`, with `outcome`, unless nobody waits any more.
+
+    So it is when the caller has left, or its loop has ended.
+    """
 
     def give() -> None:
         if not answer.done():

@@ -1,13 +1,11 @@
-"""What every client of Kafka here shares: how it is made, the thread that owns it, and what its errors mean.
+"""What every client of Kafka here shares: how it is made, and what its errors mean.
 
 The client library is synchronous and has an I/O thread of its own. One more thread owns each consumer and
-each producer; it takes calls one by one and answers through the event loop, so nothing here is shared.
+each producer (`Threads` of one); it takes calls one by one and answers through the event loop, so nothing
+here is shared.
 """
 
-import asyncio
 import logging
-import queue
-import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -116,59 +114,17 @@ def _chosen(name: str, text: str, choices: Mapping[str, object], wanted: str) ->
     return choices[text]
 
 
-class OwnerThread:
-    """A thread that runs the calls given to it, one by one; `call` waits for the answer without blocking."""
-
-    def __init__(self, name: str) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        # A daemon: a client that hangs must not keep the process from ending.
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
-
-    async def call(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Run it there, unless this is cancelled before; what it raises is raised here."""
-        answer: asyncio.Future[T] = self._loop.create_future()
-
-        def run() -> None:
-            if answer.cancelled():  # what was to be committed then may be wrong by now
-                return
-            try:
-                value = function(*arguments)
-            except BaseException as error:  # noqa: BLE001  # raised again by whoever awaits the answer
-                tell(self._loop, answer, None, error)
-            else:
-                tell(self._loop, answer, value, None)
-
-        self._calls.put(run)
-        return await answer
-
-    def stop(self) -> None:
-        """Let the thread end after the calls that it has."""
-        self._calls.put(None)
-
-    def _run(self) -> None:
-        while (call := self._calls.get()) is not None:
-            call()
-
-
-def tell(
-    loop: asyncio.AbstractEventLoop, answer: "asyncio.Future[Any]", value: Any, error: BaseException | None
-) -> None:
-    """Resolve `answer` from another thread; nobody may be waiting any more."""
-
-    def resolve() -> None:
-        if answer.done():
-            return
-        if error is None:
-            answer.set_result(value)
-        else:
-            answer.set_exception(error)
-
-    try:
-        loop.call_soon_threadsafe(resolve)
-    except RuntimeError:
-        log.debug("the event loop has ended; an answer of the Kafka client came too late")
+def producer_settings(options: KafkaOptions) -> dict[str, Any]:
+    """Options of every producer beside them: idempotent, acknowledged by all replicas in sync."""
+    return {
+        "acks": "all",
+        "enable_idempotence": True,
+        "delivery_timeout_ms": options.delivery_timeout_ms,
+        "request_timeout_ms": options.delivery_timeout_ms * 2 // 3,
+        "max_request_size": options.max_message_bytes,
+        "allow_auto_create_topics": False,
+        "metrics_enabled": False,
+    }
 
 
 def hand_over(producer: Any, message: Message) -> Any:

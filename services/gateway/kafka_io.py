@@ -24,19 +24,19 @@ from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.future import Future as KafkaFuture
 from kafka.structs import MemberState, TopicPartition
 
+from services.common.threads import Threads, tell
 from services.gateway.jobs import Message, Record
 from services.gateway.kafka_client import (
     CALL_TIMEOUT_MS,
     CLOSE_TIMEOUT_MS,
-    OwnerThread,
     check_installation,
     client_settings,
     close_producer,
     connect,
     hand_over,
     offsets_of,
+    producer_settings,
     publish_error,
-    tell,
 )
 from services.gateway.kafka_ports import (
     BrokerUnreachable,
@@ -78,14 +78,14 @@ class KafkaSource:
         check_installation()
         self._options = options
         self._client = client_settings(options)
-        self._thread: OwnerThread | None = None
+        self._thread: Threads | None = None
         self._consumer: Any = None
 
     async def open(self, listener: RebalanceListener) -> None:
         """Connect and subscribe."""
-        self._thread = self._thread or OwnerThread("kafka-consumer")
+        self._thread = self._thread or Threads("kafka-consumer")
         loop = asyncio.get_running_loop()
-        await self._thread.call(self._open, loop, listener)
+        await self._thread.run(self._open, loop, listener)
 
     async def poll(self, max_records: int, paused: frozenset[Partition]) -> Polled:
         """Up to `max_records` records, at least one where one is there; waits `poll_timeout_ms` at most."""
@@ -114,13 +114,13 @@ class KafkaSource:
         """Leave the group."""
         if self._thread is None:
             return
-        await self._thread.call(self._close)
-        self._thread.stop()
+        await self._thread.run(self._close)
+        self._thread.close()
         self._thread = None
 
     async def _call(self, function: Callable[..., T], *arguments: Any) -> T:
         assert self._thread is not None, "open() comes first"
-        return await self._thread.call(function, *arguments)
+        return await self._thread.run(function, *arguments)
 
     # ---- on the owner thread -------------------------------------------------------------------
 
@@ -310,14 +310,14 @@ class KafkaSink:
         check_installation()
         self._options = options
         self._client = client_settings(options)
-        self._thread: OwnerThread | None = None
+        self._thread: Threads | None = None
         self._producer: Any = None
         self._absent: dict[str, float] = {}
 
     async def open(self) -> None:
         """Connect."""
-        self._thread = self._thread or OwnerThread("kafka-producer")
-        await self._thread.call(self._ensure_producer)
+        self._thread = self._thread or Threads("kafka-producer")
+        await self._thread.run(self._ensure_producer)
 
     async def send(self, message: Message) -> None:
         """Return when it is acknowledged.
@@ -327,25 +327,24 @@ class KafkaSink:
         too large is sent once more, alone: only that tells whether it was this one.
         """
         assert self._thread is not None, "open() comes first"
-        loop = asyncio.get_running_loop()
-        acknowledged: asyncio.Future[None] = loop.create_future()
-        producer = await self._thread.call(self._send, message, loop, acknowledged)
+        acknowledged: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        producer = await self._thread.run(self._send, message, acknowledged)
         try:
             await acknowledged
         except MessageTooLarge:
-            await self._thread.call(self._discard, producer)
-            await self._thread.call(self._send_alone, message)
+            await self._thread.run(self._discard, producer)
+            await self._thread.run(self._send_alone, message)
         except PublishFailed as error:
             if not isinstance(error.__cause__, kafka_errors.RetriableError):
-                await self._thread.call(self._discard, producer)
+                await self._thread.run(self._discard, producer)
             raise
 
     async def close(self) -> None:
         """Send what is waiting and let go."""
         if self._thread is None:
             return
-        await self._thread.call(self._close, CLOSE_TIMEOUT_MS / 1000)
-        self._thread.stop()
+        await self._thread.run(self._close, CLOSE_TIMEOUT_MS / 1000)
+        self._thread.close()
         self._thread = None
 
     # ---- on the owner thread -------------------------------------------------------------------
@@ -360,20 +359,12 @@ class KafkaSink:
         return connect(
             kafka.KafkaProducer,
             **self._client,
-            acks="all",
-            enable_idempotence=True,
+            **producer_settings(options),
             linger_ms=_LINGER_MS,
-            delivery_timeout_ms=options.delivery_timeout_ms,
-            request_timeout_ms=options.delivery_timeout_ms * 2 // 3,
             max_block_ms=_METADATA_TIMEOUT_MS,
-            max_request_size=options.max_message_bytes,
-            allow_auto_create_topics=False,
-            metrics_enabled=False,
         )
 
-    def _send(
-        self, message: Message, loop: asyncio.AbstractEventLoop, acknowledged: "asyncio.Future[None]"
-    ) -> Any:
+    def _send(self, message: Message, acknowledged: "asyncio.Future[None]") -> Any:
         if time.monotonic() < self._absent.get(message.topic, 0.0):
             raise PublishFailed(f"Kafka has no topic {message.topic}, or does not say where it is; create it")
         try:
@@ -383,8 +374,10 @@ class KafkaSink:
             if isinstance(error, kafka_errors.KafkaTimeoutError):  # nobody knows a partition of the topic
                 self._absent[message.topic] = time.monotonic() + _ABSENT_S
             raise publish_error(message, error) from error
-        sent.add_callback(lambda _: tell(loop, acknowledged, None, None))
-        sent.add_errback(lambda error: tell(loop, acknowledged, None, publish_error(message, error)))
+        sent.add_callback(lambda _: tell(acknowledged, acknowledged.set_result, None))
+        sent.add_errback(
+            lambda error: tell(acknowledged, acknowledged.set_exception, publish_error(message, error))
+        )
         return producer
 
     def _send_alone(self, message: Message) -> None:

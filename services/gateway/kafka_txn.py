@@ -22,15 +22,16 @@ from typing import Any
 import kafka
 from kafka import errors as kafka_errors
 
+from services.common.threads import Threads
 from services.gateway.jobs import Message
 from services.gateway.kafka_client import (
-    OwnerThread,
     check_installation,
     client_settings,
     close_producer,
     connect,
     hand_over,
     offsets_of,
+    producer_settings,
     publish_error,
 )
 from services.gateway.kafka_ports import (
@@ -67,27 +68,27 @@ class KafkaTransactor:
         self._options = options
         self._client = client_settings(options)
         self._id = f"{options.group}-{options.group_instance_id or secrets.token_hex(8)}"
-        self._thread: OwnerThread | None = None
+        self._thread: Threads | None = None
         self._producer: Any = None
 
     async def open(self) -> None:
         """Connect; what an earlier client of the same id left open is ended."""
-        self._thread = self._thread or OwnerThread("kafka-transactions")
-        await self._thread.call(self._renew)
+        self._thread = self._thread or Threads("kafka-transactions")
+        await self._thread.run(self._renew)
 
     async def transact(
         self, messages: Sequence[Message], commits: Mapping[Partition, Commit], membership: Membership
     ) -> None:
         """Return when messages and offsets are committed."""
         assert self._thread is not None, "open() comes first"
-        await self._thread.call(self._transact, messages, commits, membership)
+        await self._thread.run(self._transact, messages, commits, membership)
 
     async def close(self) -> None:
         """Let go; what is not committed is dropped."""
         if self._thread is None:
             return
-        await self._thread.call(self._discard)
-        self._thread.stop()
+        await self._thread.run(self._discard)
+        self._thread.close()
         self._thread = None
 
     # ---- on the owner thread -------------------------------------------------------------------
@@ -99,18 +100,12 @@ class KafkaTransactor:
         producer: Any = connect(
             kafka.KafkaProducer,
             **self._client,
-            acks="all",
-            enable_idempotence=True,
+            **producer_settings(options),
             transactional_id=self._id,
             transaction_timeout_ms=options.transaction_timeout_ms,
             linger_ms=0,
             retry_backoff_ms=_RETRY_MS,
-            delivery_timeout_ms=options.delivery_timeout_ms,
-            request_timeout_ms=options.delivery_timeout_ms * 2 // 3,
             max_block_ms=_INIT_TIMEOUT_MS,
-            max_request_size=options.max_message_bytes,
-            allow_auto_create_topics=False,
-            metrics_enabled=False,
         )
         try:
             producer.init_transactions()
